@@ -22,7 +22,7 @@
 
 #define DEFAULT_GRACE_MS 10000
 #define DEFAULT_QUARANTINE_CRASHES 3
-#define DEFAULT_USER_PENDING_JOBS 10000 /* a tenth of what may wait in all */
+#define DEFAULT_USER_PENDING_JOBS 10000 /* a tenth of the limit on all waiting jobs */
 #define SOCKET_PATH_MAX 107             /* without its NUL */
 #define ROOT_STATE_DIR "/var/lib/titan"
 
@@ -97,7 +97,7 @@ const char *daemon_role_name(enum daemon_role role)
 
 /* --- settings ----------------------------------------------------------------------------------------------------- */
 
-/* Every setting that file or flags can give, once. */
+/* All settings of the config file and the flags. Each has one row. */
 #define ROW(sec, key, kind, field)                                                                                     \
     .section = (sec), .name = (key), .type = (kind), .offset = offsetof(struct daemon_config, field),                  \
     .size = sizeof(((struct daemon_config *)0)->field)
@@ -230,7 +230,7 @@ static titan_status set_value(const struct setting_place *at, const struct setti
             return setting_wrap(at, s, err);
         return TITAN_OK;
     }
-    if (field == c->listen) /* a list replaces what was there */
+    if (field == c->listen) /* a list replaces the previous list */
         c->n_listen = 0;
     else if (field == &c->paths.data || field == &c->paths.checkpoints)
         ((struct paths_roots *)field)->n = 0;
@@ -253,7 +253,7 @@ static const struct setting *find(const char *section, const char *name)
     return NULL;
 }
 
-/* Unknown names are refused; a name near to it is offered. */
+/* Refuses an unknown section or key; the hint offers a similar name. */
 static titan_status unknown(const struct setting_place *at, const char *section, const char *name,
                             struct titan_error *err)
 {
@@ -294,7 +294,8 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
     struct toml_value *root = NULL;
     titan_status status = file_read(path, CONFIG_FILE_MAX, &text, err);
     if (status ==
-        TITAN_ENOTFOUND) { /* "not found" is for jobs, nodes and checkpoints; a unit that gets it starts again */
+        /* "not found" is for jobs, nodes and checkpoints; a unit that exits with it is restarted */
+        TITAN_ENOTFOUND) {
         status = TITAN_EINVAL;
         if (err)
             err->status = status;
@@ -308,7 +309,7 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
     return status;
 }
 
-/* A flag has the name of a setting, '-' for '_'. */
+/* A flag has the name of a setting, with '-' in place of '_'. */
 static titan_status flags_apply(const struct args *args, struct daemon_config *c, struct titan_error *err)
 {
     if (args_has(args, "listen"))
@@ -327,7 +328,7 @@ static titan_status flags_apply(const struct args *args, struct daemon_config *c
         if (adopt || stop || keep || !strcmp(key, "config"))
             continue;
         const struct setting *s = find(NULL, key);
-        titan_assert(s != NULL); /* every other flag is a setting's */
+        titan_assert(s != NULL); /* every other flag belongs to a setting */
         struct toml_value v = {.type = TOML_STRING, .string = (char *)(uintptr_t)g->value};
         if (s->type == KEY_LIST) {
             TRY(add_string(&at, s, c, g->value, err));
@@ -364,7 +365,7 @@ static const struct detection lan = {.heartbeat_ms = 50,
                                      .leader_lease_ms = 600000,
                                      .hang_floor_ms = 1000};
 
-/* What is not set is the profile's; and the times are in an order that makes sense. */
+/* Takes unset values from the profile, then checks the values against each other. */
 static titan_status resolve_detection(struct daemon_config *c, struct titan_error *err)
 {
     struct detection *d = &c->detection;
@@ -434,7 +435,7 @@ titan_status config_transport(const struct daemon_config *c, const char *address
     return TITAN_EINVAL;
 }
 
-/* tls/NAME of the state directory, unless the file says where. */
+/* Sets an empty path to tls/NAME of the state directory. */
 static titan_status default_tls_file(const struct daemon_config *c, const char *name, char out[PATH_MAX],
                                      struct titan_error *err)
 {
@@ -461,8 +462,8 @@ static titan_status resolve_transport(struct daemon_config *c, struct titan_erro
     for (int i = 0; i < c->n_listen; i++)
         TRY(config_transport(c, c->listen[i], &tls, err));
 
-    /* Agents have a port of their own where there is TLS: unless the file says another, the one after the first of
-     * listen. */
+    /* With TLS agents have their own port. Unless the file sets the address, the port follows that of the first TCP
+     * address of listen. */
     if (c->role != ROLE_COORDINATOR || !strcmp(c->agents_listen, "off")) {
         c->agents_listen[0] = '\0';
         return TITAN_OK;
@@ -490,7 +491,7 @@ bool config_is_service(void)
     return runtime_directory() != NULL;
 }
 
-/* The Unix socket comes first, always. */
+/* Puts the Unix socket before all other addresses. */
 static titan_status default_listen(struct daemon_config *c, struct titan_error *err)
 {
     if (c->role == ROLE_AGENT)
@@ -522,7 +523,7 @@ static bool address_taken(const char *address)
     bool brackets = address[0] == '[';
     (void)snprintf(host, sizeof(host), "%.*s", (int)(port - address) - 2 * brackets, address + brackets);
     if (getaddrinfo(host, port + 1, &hints, &found) != 0)
-        return false; /* the server will say it */
+        return false; /* the server reports the error later */
     _cleanup_fd_ int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int on = 1;
     bool taken = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
@@ -531,7 +532,7 @@ static bool address_taken(const char *address)
     return taken;
 }
 
-/* A start that is refused for a taken port is to leave no state directory behind. */
+/* Fails if a port is taken, early enough that the refused start leaves no state directory behind. */
 static titan_status check_listen_free(const struct daemon_config *c, struct titan_error *err)
 {
     titan_assert(c->role != ROLE_AGENT);
@@ -554,7 +555,7 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     char path[PATH_MAX];
     if (!c->state_dir[0])
         TRY(default_state_dir(c->state_dir, err));
-    /* An earlier start of an agent has kept where the coordinator is. */
+    /* An earlier start that joined has stored the coordinator's address. */
     const bool joined =
         snprintf(path, sizeof(path), "%s/tls/" JOIN_PLACE_FILE, c->state_dir) < PATH_MAX && access(path, F_OK) == 0;
     if (c->role == ROLE_AGENT && !c->coordinator[0] && !c->join[0] && !joined) {
@@ -577,8 +578,8 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     titan_assert(path[0] == '/');
     memcpy(c->state_dir, path, sizeof(path));
 
-    /* Workers reach their agent at a socket in run/, clients their coordinator at one in the folder itself or
-     * systemd's. */
+    /* The agent's socket for workers lies in run/. The coordinator's socket lies in the state directory or in systemd's
+     * runtime directory. */
     const char *name = c->role != ROLE_COORDINATOR ? "/run/agent.sock" : runtime_directory() ? "" : "/agents.sock";
     const size_t most = SOCKET_PATH_MAX - strlen(name), len = strlen(c->state_dir);
     if (len > most) {

@@ -26,9 +26,9 @@ struct detection {
     uint32_t confirm_ms;      /* how long they probe */
     uint32_t node_timeout_ms; /* silence after which a node without probing peers is lost */
     uint32_t reachable_ms;    /* silence after which a node that others reach is lost */
-    uint32_t away_ms;         /* a coordinator without answers for so long is away */
-    uint32_t leader_lease_ms; /* how long agents go on and decide without a coordinator; 0 = the profile's */
-    uint32_t hang_floor_ms;   /* a worker that stands still for less is not hanging */
+    uint32_t away_ms;         /* a coordinator that gives no answer for this long is away */
+    uint32_t leader_lease_ms; /* how long agents run and decide without a coordinator; 0 = the profile's */
+    uint32_t hang_floor_ms;   /* a worker that stands still for less time is not hanging */
 };
 
 enum daemon_role { ROLE_DEV, ROLE_AGENT, ROLE_COORDINATOR };
@@ -54,7 +54,7 @@ struct daemon_config {
     char node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
     char worker[PATH_MAX]; /* "" = beside titand */
     char spawnd[108],
-        /* spawnd: titan-spawnd's socket, "" = workers run as titand's user; default_user: for jobs without one */
+        /* spawnd: titan-spawnd's socket; "" = as titand's user. default_user: for jobs without a user here */
         default_user[256];
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = address with a free port */
     char worker_ports[32];             /* "30000-30999"; "" = any */
@@ -65,7 +65,7 @@ struct daemon_config {
         uint32_t user_pending_jobs, user_slots, user_submits_per_minute; /* limits per owner of jobs; 0 = no limit */
         uint64_t user_disk_mb;                                           /* limit per owner of jobs; 0 = no limit */
     } limits;
-    struct detection detection; /* 0 = the profile's, until config_parse returns */
+    struct detection detection; /* until config_parse() fills it in, 0 = the profile's value */
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;
@@ -76,23 +76,24 @@ struct daemon_config {
     bool allow_root;    /* allow jobs to run as root */
     bool adopt_state;   /* accept a state directory copied from another */
     bool stop_workers;  /* stop workers at SIGTERM; else they are left to the next agent */
-    bool ephemeral;     /* agent: forget its node when it is gone */
-    bool drain_on_term; /* move workers to other nodes first at SIGTERM */
+    bool ephemeral;     /* agent: the coordinator may delete the node's record when the node is gone */
+    bool drain_on_term; /* at SIGTERM, first move workers to other nodes */
 };
 
 /* "dev", "agent", "coordinator". */
 const char *daemon_role_name(enum daemon_role role);
-/* Resolves and checks everything; makes state_dir, absolute. TITAN_EINVAL: a user's mistake. */
+/* Resolves and checks all settings. Makes the folder state_dir; its path becomes absolute. TITAN_EINVAL: a user's
+ * mistake. */
 titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The defaults of [authorization]. */
 titan_status config_auth_default(struct auth_options *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Reads a config file into config, over its values. err: "path:line: ...". */
+/* Reads a config file; its values replace those of config. err: "path:line: ...". */
 titan_status config_load(struct daemon_config *config, const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Does systemd run titand as a service, with its own folder for sockets (RUNTIME_DIRECTORY)? Every user of the machine
  * may connect then. */
 bool config_is_service(void);
-/* TLS for TCP at this address; *ret NULL: a Unix socket, or `insecure`. TITAN_EINVAL, with the remedy: TLS is required
- * and there is no certificate. */
+/* Gets the TLS files for this address. *ret NULL: no TLS, for a Unix socket or with `insecure`. TITAN_EINVAL, with the
+ * remedy: TLS is required and there is no certificate. */
 titan_status config_transport(const struct daemon_config *config, const char *address, const struct rpc_tls **ret,
                               struct titan_error *err) TITAN_MUST_USE;
 /* May other hosts reach a TCP listener on this address? */

@@ -29,7 +29,8 @@ static bool socket_address(int fd, char out[CONFIG_TEXT_MAX])
     return snprintf(out, CONFIG_TEXT_MAX, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port) < CONFIG_TEXT_MAX;
 }
 
-/* Heartbeats come in as datagrams where sessions do; over TCP only if the coordinator has a process of its own. */
+/* Receives heartbeats as datagrams at an address of sessions. Only for TCP, and only if the coordinator has its own
+ * process. */
 static titan_status listen_for_heartbeats(const struct listeners *l, const char *address, struct titan_error *err)
 {
     if (!strncmp(address, "unix:", 5) || l->config->role != ROLE_COORDINATOR)
@@ -70,7 +71,7 @@ static titan_status listen_configured(const struct listeners *l, struct buf *cho
         const char *address = c->listen[i];
         const struct rpc_tls *tls;
         int port = 0;
-        bool listed = false; /* ... by the service manager */
+        bool listed = false; /* the service manager has opened this address */
         for (const char *p = chosen->data; p && *p && !listed; p = strchr(p, '\n') + 1)
             listed = !strncmp(p, address, strlen(address)) && p[strlen(address)] == '\n';
         if (listed)
@@ -91,8 +92,8 @@ static titan_status listen_configured(const struct listeners *l, struct buf *cho
     return TITAN_OK;
 }
 
-/* Agents on other hosts have a queue and port that no client shares; out: its address, a line, or "". Agents that
- * joined before there was such a port go on where clients come in. */
+/* Opens the agents' listeners: their queue and port are separate from the clients'. Agents that joined before this port
+ * existed keep the clients' address. out: the port's address as a line; "" = no port. */
 static titan_status listen_for_agents(const struct listeners *l, char out[AGENTS_LINE], struct titan_error *err)
 {
     titan_assert(l->config->agents[0]);

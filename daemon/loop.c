@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loop.c - titand from start to end: everything that happens is a callback of one libuv loop.
  *
- *   start:  lock the state directory, open the store, bind listeners (listeners.c), open the agent, say READY
+ *   start:  lock the state directory, open the store, bind listeners (listeners.c), open the agent, send READY
  *   tick:   gRPC events, workers' sockets and pages, timers; the store's writer thread and gRPC's threads only post.
- *           The log is written by a thread: a slow reader of it does not hold up the loop
- *   drain:  (SIGTERM, SIGINT; a second one does not wait)
- *           1. the agent: workers are moved elsewhere (agent.drain_on_term); then they write a checkpoint and end, or
- *              are left to the next agent
- *           2. the server: no new calls, running ones get a moment
- *           3. the coordinator: commits what it accepted, closes the store
- *   SIGHUP: read the log level and the lists of [authorization] from the config file again */
+ *           A thread writes the log, so a slow reader of the log does not delay the loop
+ *   drain:  (SIGTERM, SIGINT; a second signal ends the waits)
+ *           1. the agent: workers move elsewhere (agent.drain_on_term). Then they write a checkpoint and end, or stay
+ *              for the next agent
+ *           2. the server: no new calls; running calls have a short time to end
+ *           3. the coordinator: commits accepted changes, closes the store
+ *   SIGHUP: reload the log level and the lists of [authorization] from the config file */
 #include "daemon/loop.h"
 
 #include <errno.h>
@@ -42,18 +42,18 @@
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/server.h"
 
-#define STATUS_BYTES 1024 /* of a line of systemctl status */
+#define STATUS_BYTES 1024 /* size of the status line in systemctl status */
 #define SERVER_GRACE_MS 200
 #define USER_MESSAGE_MAX (512 << 10)
-#define AGENTS_MEMORY (256u << 20) /* of sessions' messages, of one address; of many a part each */
-#define READY_POLL_MS 1            /* dev: until its agent and its coordinator have met */
-#define READY_WAIT_MS 5000         /* ... but not for longer */
-#define JOIN_WAIT_MS 60000         /* for a coordinator that does not answer */
-#define TRIM_MS 5000               /* how often it is looked whether memory can be given back */
-#define LEAVE_POLL_MS 20           /* are the workers gone? */
-#define CPU_READ_NS 1000000        /* a system call, too dear for each of 10,000 iterations a second */
-#define SLOW_ITERATION_MS 1000     /* an iteration of the loop that takes longer is told */
-#define STATUS_MS 1000             /* how often the status line for the service manager is looked at */
+#define AGENTS_MEMORY (256u << 20) /* limit for messages of one address's sessions; many addresses get a part each */
+#define READY_POLL_MS 1            /* dev: interval of checks whether agent and coordinator are connected */
+#define READY_WAIT_MS 5000         /* ... limit of these checks */
+#define JOIN_WAIT_MS 60000         /* how long a join waits for the coordinator */
+#define TRIM_MS 5000               /* interval of attempts to return memory */
+#define LEAVE_POLL_MS 20           /* interval of checks whether the workers are gone */
+#define CPU_READ_NS 1000000        /* interval of reads: too expensive for each of 10,000 iterations a second */
+#define SLOW_ITERATION_MS 1000     /* a longer iteration of the loop is logged */
+#define STATUS_MS 1000             /* interval of checks whether the service manager's status line changed */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
 enum { N_SIGNALS = ARRAY_SIZE(handled_signals) };
@@ -64,22 +64,22 @@ struct titand {
     struct log log;
     int lock;
     struct coordinator *coordinator;    /* NULL in role agent */
-    struct paths_options paths;         /* its: the configuration's, and the folders that are its own */
-    char heartbeats[32];                /* dev: where its agent's heartbeats come in as datagrams, "" = nowhere */
-    struct rpc_server *server, *agents; /* agents: on a socket, queue and thread of their own */
+    struct paths_options paths;         /* the coordinator's: the configured roots, and Titan's own folders */
+    char heartbeats[32];                /* dev: address for its agent's heartbeats as datagrams; "" = none */
+    struct rpc_server *server, *agents; /* agents: their server has its own socket, queue and thread */
     struct agent *agent;                /* NULL in role coordinator */
     uv_signal_t signals[N_SIGNALS];
     uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
     uv_prepare_t prepare;
-    uint64_t iteration_ns, iteration_idle_ns; /* where the last iteration of the loop ended */
-    uint64_t cpu_ns, cpu_read_ns;             /* of its thread, then: at most CPU_READ_NS before that */
-    int due_ms;                               /* its next timer was due after; -1 = no timer */
-    uint64_t leaves_at;                       /* when it was told to stop, in the loop's time */
+    uint64_t iteration_ns, iteration_idle_ns; /* end of the last iteration of the loop */
+    uint64_t cpu_ns, cpu_read_ns;             /* the thread's CPU time, read at most CPU_READ_NS before that end */
+    int due_ms;                               /* time from that end to the next timer; -1 = no timer */
+    uint64_t leaves_at;                       /* time of the first stop signal, in the loop's time */
     uint64_t started_at;
     bool serving;
-    bool resident;        /* stays in memory when that runs out */
+    bool resident;        /* its pages stay in memory when memory is short */
     struct buf listening; /* addresses of clients, a line each */
-    int stopping;         /* how often told to stop */
+    int stopping;         /* number of stop signals */
     char status[STATUS_BYTES];
 };
 
@@ -106,7 +106,7 @@ static void on_coordinator_closed(void *data)
     rpc_server_free(d->agents);
     rpc_server_free(d->server);
     d->server = d->agents = NULL;
-    close_handles(d); /* nothing is left: the loop ends */
+    close_handles(d); /* these are the last handles: the loop ends */
 }
 
 static void on_server_down(void *data)
@@ -133,14 +133,15 @@ static void on_agent_closed(void *data)
         close_handles(d);
 }
 
-/* Other nodes have grace_ms to take the workers over. A worker without a place has as long again for its
+/* Other nodes have grace_ms to take over the workers. A worker without a place there has another grace_ms for its
  * checkpoint. */
 static void on_leave_poll(uv_timer_t *timer)
 {
     struct titand *d = timer->data;
     titan_assert(d->agent && d->stopping == 1);
     const uint64_t waited = uv_now(&d->loop) - d->leaves_at, grace_ms = d->config->grace_ms;
-    /* Without a coordinator nothing has told the workers to write a checkpoint; nor has dev's, if its store is full. */
+    /* Without a coordinator no one has asked the workers for a checkpoint. Nor has dev's coordinator if its store is
+     * full. */
     const bool alone = waited >= grace_ms && (d->config->role == ROLE_DEV || !agent_connected(d->agent));
     if (agent_workers(d->agent) && waited < 2 * grace_ms && !alone)
         return;
@@ -163,8 +164,8 @@ static void stop(struct titand *d)
     }
     (void)uv_timer_stop(&d->leave_timer);
 
-    /* At SIGTERM the workers leave the node with drain_on_term (Slurm, Kubernetes), and no end counts as a crash. In
-     * `titand dev` jobs stop with a checkpoint at once, and are queued for the next start. */
+    /* At SIGTERM with drain_on_term (Slurm, Kubernetes) the workers leave the node, and their ends count as no crash.
+     * In `titand dev` jobs stop with a checkpoint at once, and are queued for the next start. */
     const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
     if ((dev || (d->config->drain_on_term && d->config->role == ROLE_AGENT)) && d->agent && d->stopping == 1) {
         d->leaves_at = uv_now(&d->loop);
@@ -204,7 +205,7 @@ static void on_signal(uv_signal_t *handle, int signal)
     (void)notify("READY=1");
 }
 
-/* Only from the loop, and only while it and the store do real work: a stuck daemon is restarted. */
+/* Reports to the watchdog only while the loop and the store work, so systemd restarts a stuck daemon. */
 static void on_watchdog(uv_timer_t *timer)
 {
     struct titand *d = timer->data;
@@ -221,8 +222,8 @@ static uint64_t thread_cpu_ns(void)
     return (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
 }
 
-/* Runs before each wait for events: how long did the last iteration take, and how late did the wait before it end?
- * Little of it on a processor: a disk, or no CPU. slowest: the handler (base/slowest.h) that had most of it. */
+/* Runs before each wait for events. Logs a slow iteration: its time, the delay of the wait before it, and its CPU time.
+ * Little CPU time means a slow disk or no free CPU. slowest: the handler (base/slowest.h) with most of the time. */
 static void on_iteration(uv_prepare_t *handle)
 {
     struct titand *d = handle->data;
@@ -260,7 +261,7 @@ static void on_status(uv_timer_t *timer)
     if (d->agent)
         (void)snprintf(status, sizeof(status), "%s: %u workers, coordinator %s", daemon_role_name(d->config->role),
                        agent_workers(d->agent), agent_connected(d->agent) ? "connected" : "not reached");
-    else { /* the Unix socket, which is the first, and where others come in */
+    else { /* the first address is the Unix socket; the other addresses follow */
         const struct daemon_config *c = d->config;
         size_t len = (size_t)snprintf(status, STATUS_BYTES, "coordinator: serving on %s", c->listen[0]);
         for (int i = 1; i < c->n_listen && len < STATUS_BYTES; i++)
@@ -290,7 +291,7 @@ static void on_ready_poll(uv_timer_t *timer)
 }
 
 /* --- start -------------------------------------------------------------------------------------------------------- */
-/* Quiet: a start that fails says one line, from main. */
+/* These functions log no failures: main() prints one line for a failed start. */
 
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
@@ -334,7 +335,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     if (tls)
         TRY(coordinator_identity(d->coordinator, tls, err));
     const struct rpc_method *methods = api_methods(&n);
-    /* Roles say what each user may do that may connect. Agents are of one user. */
+    /* Under a service manager every user may connect: roles limit what each may do. All agents run as one user. */
     const bool shared = config_is_service();
     struct rpc_server_options server_options = {.socket_mode = shared ? 0666 : 0600,
                                                 .authorize = api_authorize,
@@ -364,7 +365,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     const struct listeners listeners = {
         .config = d->config, .log = &d->log, .coordinator = d->coordinator, .server = d->server, .agents = d->agents};
     TRY(listeners_open(&listeners, &d->listening, err));
-    d->serving = true; /* from here on they are shut down, not just freed */
+    d->serving = true; /* from here on the servers need a shutdown, not only a free */
     coordinator_served_by(d->coordinator, d->server);
     coordinator_served_by(d->coordinator, d->agents);
     TRY(rpc_server_start(d->server, err));
@@ -373,8 +374,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* With TLS: the join file gets the certificate. Where the config has no coordinator or node, these two name it, or an
- * earlier start's copy. */
+/* With TLS the join file is exchanged for the certificate. Without a coordinator or node in the config, the join file,
+ * or an earlier start's copy of it, names them. */
 static titan_status identify_agent(struct titand *d, struct join_file *join, char node[PKI_NAME_MAX + 1],
                                    struct titan_error *err)
 {
@@ -437,7 +438,7 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .hang_floor_ms = c->detection.hang_floor_ms,
                                     .away_ms = c->detection.away_ms,
                                     .leader_lease_ms = c->detection.leader_lease_ms,
-                                    /* One process has no other agents. */
+                                    /* in dev mode there are no other agents */
                                     .peer_listen = dev                 ? ""
                                                    : c->peer_listen[0] ? c->peer_listen
                                                                        : NULL,
@@ -452,7 +453,7 @@ static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
     titan_assert(d->lock < 0 && d->config->state_dir[0] == '/');
     char run[PATH_MAX];
     struct stat st;
-    /* Workers read and write what run files name. Unless titan-spawnd starts them, they are of the daemon's user. */
+    /* Workers open the paths that run files name. Without titan-spawnd they run as the daemon's user. */
     if (d->config->role != ROLE_COORDINATOR && geteuid() == 0 && !d->config->allow_root) {
         (void)titan_fail(err, TITAN_EPERM,
                          "refusing to run jobs as root: what their run files name would be opened as root");
@@ -463,7 +464,7 @@ static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
     if (snprintf(run, sizeof(run), "%s/run", d->config->state_dir) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "state directory is too long");
     TRY(lock_dir(d->config->state_dir, &d->lock, err));
-    /* Recipes, logs, the store: for no other user. */
+    /* No other user may read the recipes, the logs and the store. */
     if (stat(d->config->state_dir, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07077) &&
         chmod(d->config->state_dir, 0700) != 0)
         return titan_fail_errno(err, "state directory '%s' cannot be made 0700", d->config->state_dir);
@@ -475,21 +476,22 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     struct titand d = {.config = config, .lock = -1, .started_at = uv_hrtime()};
     log_init(&d.log, "titand", "%s", "");
     d.resident = resident_set();
-    /* As many descriptors as the system lets us have: a shell's soft limit is for programs that use select(). */
+    /* Raises the limit of descriptors to the hard limit. A shell's soft limit is for programs that use select(). */
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &limit);
     }
 
-    /* gRPC's default polls all connections on whichever thread is free: a client with headers that take seconds to
-     * parse holds up all others. With poll() each queue has its own connections, so agents' are not where they have a
-     * queue of their own: in dev, and by a port. It costs more with each of them, so with many it is called less often
-     * (proto/rpc/common.c). Agents over the clients' port would not be parted (measured: as many sessions anew), and
-     * their heartbeats are datagrams. */
+    /* gRPC's default polls all connections on any free thread. So a client whose headers take seconds to parse delays
+     * all other clients. With poll() each queue polls only its own connections. So it protects agents that have their
+     * own queue: in dev, or with an own port. poll() costs more with each connection, so with many connections the
+     * polls are rarer (proto/rpc/common.c). Agents over the clients' port would gain nothing (measured: as many new
+     * sessions), and their heartbeats are datagrams. */
     if (config->role == ROLE_DEV || config->agents_listen[0])
         (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
-    slice_set(SLICE_SHORT_NS); /* workers compute on the same processors; inherited by the threads that bring it work */
+    /* Workers compute on the same processors. The threads that bring the loop work inherit the slice. */
+    slice_set(SLICE_SHORT_NS);
     TRY(log_start_thread(err));
     TRY(claim_state_dir(&d, err));
     if (uv_loop_init(&d.loop) != 0) {

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "daemon/config.h"
 
-/* Runs until SIGTERM or SIGINT. Returns TITAN_OK after an orderly end, or why it did not start. */
+/* Runs until SIGTERM or SIGINT. Returns TITAN_OK after an orderly end, else the reason why titand did not start. */
 titan_status daemon_run(const struct daemon_config *config, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

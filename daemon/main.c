@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     struct daemon_config config;
     struct titan_error err = {0};
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGUSR1, SIG_IGN); /* `titanctl run` answers it; batch systems send it to all processes */
+    (void)signal(SIGUSR1, SIG_IGN); /* only `titanctl run` handles it, but batch systems send it to all processes */
     standard_streams_open();
     if (config_parse(argc, argv, &config, &err) != TITAN_OK)
         return complain(&err);
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
         return standard_streams_flush("titand") ? 0 : 1;
     }
     log_set_level(config.log_level);
-    if (config.role == ROLE_DEV) /* a person's own */
+    if (config.role == ROLE_DEV) /* debuggers may attach to a person's own daemon */
         (void)setenv(PROCESS_SEAL_OPEN, "1", false);
     process_seal();
     return daemon_run(&config, &err) == TITAN_OK ? 0 : complain(&err);

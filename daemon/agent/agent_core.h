@@ -34,7 +34,7 @@
 
 /* --- what is to be done ------------------------------------------------------------------------------------------- */
 enum agent_action_kind {
-    AGENT_RECORD_TERM,  /* durable: run/term holds seen */
+    AGENT_RECORD_TERM,  /* durable: writes `seen` to run/term */
     AGENT_RECORD_JOB,   /* durable: writes the job's record */
     AGENT_FORGET_JOB,   /* the job's record may be deleted */
     AGENT_SEND,         /* to the coordinator, if the session still exists */
@@ -54,7 +54,8 @@ struct agent_action {
     enum agent_action_kind kind;
     uint64_t job_id, worker_id;
     uint32_t rank, grace_ms;
-    bool must_checkpoint; /* STOP_WORKER: within the grace, even if the recipe has no checkpoints */
+    /* STOP_WORKER: write a checkpoint within the grace, even if the recipe sets no checkpoints */
+    bool must_checkpoint;
     enum agent_level level;
     const char *text;  /* END_SESSION, STOP_WORKER: the reason; PEER: the address; LOG: a sentence */
     const char *pairs; /* LOG: key=value pairs after the sentence */
@@ -71,7 +72,7 @@ struct agent_action {
 /* The arena owns all actions. */
 struct agent_actions {
     struct agent_action *first, **tail;
-    struct arena memory; /* of the actions and all that they point to */
+    struct arena memory; /* holds the actions and all that they point to */
 };
 void agent_actions_init(struct agent_actions *a);
 void agent_actions_free(struct agent_actions *a); /* call init before the next use */
@@ -83,27 +84,27 @@ struct agent_core_options { /* texts are copied */
     const char *node, *device, *address, *version;
     uint32_t slots;
     uint64_t memory_bytes;
-    bool checks;                              /* it answers CheckNode */
-    uint64_t incarnation;                     /* of this start */
-    uint8_t installation[INSTALLATION_BYTES]; /* of the state directory; zeros = unknown */
+    bool checks;                              /* this agent answers CheckNode */
+    uint64_t incarnation;                     /* number of this start */
+    uint8_t installation[INSTALLATION_BYTES]; /* id of the state directory; zeros = unknown */
     bool ephemeral;                           /* the coordinator may delete the node's record when it is gone */
-    uint64_t seed;           /* source of the ids of datagrams and of acting leaders' communicators; never used twice */
-    uint32_t peer_port;      /* 0 = other agents cannot reach this one: no probes, no acting leader */
-    const char *coordinator; /* host:port for heartbeats as datagrams; NULL = by stream only */
-    uint32_t hang_floor_ms;  /* 0 = 300 */
-    uint32_t hang_unknown_ms;          /* while a worker's own step time is unknown; 0 = 10000 */
-    uint32_t revoke_ms;                /* from a revoke to the kill, at least; 0 = 1000 */
-    uint32_t away_ms, leader_lease_ms; /* until a coordinator gives them; 0 = 1000, none */
+    uint64_t seed;            /* seeds the ids of datagrams and of acting leaders' communicators; never used twice */
+    uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no acting leader */
+    const char *coordinator;  /* host:port for heartbeats as datagrams; NULL = by stream only */
+    uint32_t hang_floor_ms;   /* 0 = 300 */
+    uint32_t hang_unknown_ms; /* least hang limit while a worker's own step time is unknown; 0 = 10000 */
+    uint32_t revoke_ms;       /* least time from a revoke to the kill; 0 = 1000 */
+    uint32_t away_ms, leader_lease_ms; /* valid until a coordinator gives its own; 0 = 1000 and no lease */
 };
 
 titan_status agent_core_new(const struct agent_core_options *options, struct agent_core **ret,
                             struct titan_error *err) TITAN_MUST_USE;
 void agent_core_free(struct agent_core *c);
 
-/* An earlier agent's state on this node; before the first input. */
+/* Restores an earlier agent's state on this node. Call it before the first input. */
 void agent_core_restore_term(struct agent_core *c, const struct seen_term *seen);
-/* The last contact with the coordinator, and the end of the epochs' lease; see agent_core_contact. Without this call
- * there was no contact. */
+/* Restores the last contact with the coordinator and the end of the epochs' lease (agent_core_contact). Without this
+ * call there was no contact. */
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until);
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record);
 
@@ -113,7 +114,7 @@ struct agent_sample {
     uint32_t phase, waiting;
     char process_state; /* as in /proc/PID/stat; 0 = unknown */
     bool runnable;      /* a thread runs or waits for a processor; set only if the page stands still */
-    uint64_t cpu_ms;    /* of all its threads */
+    uint64_t cpu_ms;    /* processor time of all its threads */
 };
 void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_id, const struct agent_sample *sample,
                         int64_t now);
@@ -122,7 +123,7 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
 /* A stream to the coordinator is open: sends a registration. Sample all workers first, because it reports them. */
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out);
-/* Address for heartbeats as datagrams, if the options name one. Before the session is up. */
+/* Sets the address for heartbeats as datagrams, if the options name an address. Call it before the session is up. */
 void agent_core_coordinator_at(struct agent_core *c, const char *address);
 void agent_core_coordinator(struct agent_core *c, const Titan__Internal__CoordinatorMessage *m, int64_t now,
                             struct agent_actions *out);
@@ -134,18 +135,18 @@ void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerReg
 void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__Internal__WorkerToAgent *m, int64_t now,
                        struct agent_actions *out);
 struct agent_exit {
-    int code, signal;   /* code -1: by a signal, or unknown when signal is 0 */
+    int code, signal;   /* code -1: a signal ended the worker; then signal 0 = unknown */
     const char *reason; /* its last words, or the reason why it did not start */
     uint64_t last_step;
     bool out_of_memory; /* killed for its memory; reason has limit and peak */
     bool not_started;
-    bool node_short; /* ... because the node lacks descriptors, memory or a responsive folder: not the worker's fault */
-    bool refused;    /* ... because this node does not start workers of that job */
+    bool node_short; /* ... the node lacks descriptors, memory or a responsive folder: not the worker's fault */
+    bool refused;    /* ... this node does not start workers of that job */
 };
 /* Called once; no other input for that worker follows. */
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,
                        struct agent_actions *out);
-/* Every AGENT_SAMPLE_MS while agent_core_watches(). */
+/* Call agent_core_sample() every AGENT_SAMPLE_MS while agent_core_watches(). */
 #define AGENT_SAMPLE_MS 25
 #define AGENT_LEASE_MS 250
 bool agent_core_watches(const struct agent_core *c);
@@ -155,35 +156,35 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
  * answer. */
 void agent_core_peer(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
                      struct agent_actions *out);
-/* The slots' GPUs now, and the workers in them. The coordinator gets changes only. */
+/* Gives the present GPUs of the slots and the workers in them. The coordinator gets changes only. */
 void agent_core_gpus(struct agent_core *c, const Titan__Internal__NodeGpus *gpus, int64_t now,
                      struct agent_actions *out);
-/* Due at agent_core_deadline(). */
+/* Call agent_core_tick() at agent_core_deadline(). */
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_core_deadline(const struct agent_core *c); /* INT64_MAX = none */
-/* From now on nothing starts. quiet: of workers that end, only checkpoints are reported, because the coordinator stops
- * with this agent and its jobs resume from there. quiet false: their ends are reported as usual. */
+/* From now on nothing starts. With quiet, only the checkpoints of ending workers are reported, because the coordinator
+ * stops with this agent and its jobs resume from these checkpoints. Without quiet, ends are reported as usual. */
 void agent_core_drain(struct agent_core *c, bool quiet);
-/* Asks this coordinator, and each later one, to move the workers elsewhere within that time. */
+/* Asks this coordinator, and each later coordinator, to move the workers elsewhere within deadline_ms. */
 void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out);
 
 /* --- what can be asked -------------------------------------------------------------------------------------------- */
 /* Asserts the invariants between two inputs. True, or the process ends. */
 bool agent_core_check(const struct agent_core *c);
-uint64_t agent_core_term(const struct agent_core *c); /* highest seen */
-/* Send time of the last message that a coordinator answered; INT64_MIN = never. */
+uint64_t agent_core_term(const struct agent_core *c); /* highest term seen */
+/* Send time of the newest message that a coordinator answered; INT64_MIN = never. */
 int64_t agent_core_contact(const struct agent_core *c);
-/* End of the epochs' lease without a coordinator; 0 = no lease. The caller stores both for the next agent of this boot,
- * before it carries out an input's actions. Workers get the lease at least every AGENT_LEASE_MS, and before all else
- * when its end moved by that much. */
+/* End of the epochs' lease without a coordinator; 0 = no lease. The caller stores contact and lease for the next agent
+ * of this boot, before it carries out an input's actions. Workers get the lease at least every AGENT_LEASE_MS, and
+ * before all other actions when its end moved by AGENT_LEASE_MS. */
 int64_t agent_core_epoch_until(const struct agent_core *c);
-bool agent_core_registered(const struct agent_core *c); /* in an acknowledged session that is not to end */
-uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted; 0 = none */
+bool agent_core_registered(const struct agent_core *c); /* the session is acknowledged and will not end now */
+uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted epoch; 0 = none */
 struct agent_counters {
     uint64_t fenced_terms;  /* messages from an older coordinator */
-    uint64_t fenced_epochs; /* ... about an older epoch */
+    uint64_t fenced_epochs; /* messages about an older epoch */
     uint64_t refused;       /* messages with another communicator id for an epoch accepted or promised */
-    uint64_t forged;        /* workers that claimed to be another, nodes that claimed to be this one */
+    uint64_t forged;        /* workers that claimed to be another worker, nodes that claimed to be this node */
     uint64_t out_of_range;  /* messages and worker pages with an impossible value (proto/ranges.h) */
     uint64_t unproved;      /* datagrams without the right proof */
     uint64_t stalls, kills; /* workers found hanging; workers killed because they did not leave an epoch */

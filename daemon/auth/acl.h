@@ -22,8 +22,8 @@ struct acl_user {
 };
 
 bool acl_in_group(const struct acl_user *u, gid_t gid);
-/* Has u, not the file's owner, all of bits ("rwx", 0 to 7)? list: the attribute's bytes, unaligned. st has the mode for
- * others. A malformed list grants nothing, nor does a list that the kernel rejects. */
+/* Does the list give u all of bits ("rwx", 0 to 7)? u is not the file's owner. list: the attribute's bytes, unaligned.
+ * st has the mode for others. A malformed list grants nothing, nor does a list that the kernel rejects. */
 bool acl_permits(const struct acl_user *u, const void *list, size_t len, const struct stat *st, mode_t bits);
 
 #endif

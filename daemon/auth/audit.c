@@ -8,7 +8,7 @@
 struct slot {
     bool used;
     int64_t until_ms;
-    struct audit_record counted; /* calls since the recorded one */
+    struct audit_record counted; /* calls after the recorded call */
 };
 
 struct audit {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 
 #define AUDIT_WINDOW_MS 60000
-#define AUDIT_SLOTS 256 /* actors and methods told apart within a minute; the rest is counted as one */
+#define AUDIT_SLOTS 256 /* distinct actors and methods within a minute; the rest is counted as one */
 
 struct audit_record {
     char actor[256], why[256]; /* why: text of the first refusal */
@@ -26,10 +26,10 @@ struct audit;
 
 struct audit *audit_new(void); /* never NULL */
 void audit_free(struct audit *a);
-/* A call was refused or has failed. True: put it on record now; false: it is counted. */
+/* Takes a refused or failed call. True: the caller records the call now; false: the call is counted. */
 bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms);
-/* Passes the counts of finished minutes (all: also unfinished ones) to each(). Returns when to call again; 0 = nothing
- * is counted. */
+/* Passes to each() the counts of finished minutes; with all, also of unfinished minutes. Returns when to call again; 0
+ * = nothing is counted. */
 int64_t audit_flush(struct audit *a, int64_t now_ms, bool all, void (*each)(const struct audit_record *r, void *data),
                     void *data);
 

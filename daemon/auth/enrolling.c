@@ -21,12 +21,13 @@
 #define RETRY_MS 1000
 #define RENEW_RETRY_MIN_MS INT64_C(1000)
 #define RENEW_RETRY_MAX_MS INT64_C(300000)
-#define LOOK_MAX_MS INT64_C(3600000) /* longest time between checks of the certificate, since the clock may be set */
+#define LOOK_MAX_MS INT64_C(3600000) /* between checks of the certificate, because the clock may be set */
 #define JUST_BEGINS_MS 2000          /* a certificate signed right after a revocation begins within a second */
 
 /* --- what came ---------------------------------------------------------------------------------------------------- */
 
-/* Is the certificate for our key and name, and of the CA sent with it, which also signed the server's certificate? */
+/* Checks the certificate: it is for our key and name, and of the CA sent with it. That CA also signed the server's
+ * certificate. */
 static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, const struct buf *key, const char *node,
                                  struct buf *certificate, struct buf *ca, struct titan_error *err)
 {
@@ -42,7 +43,7 @@ static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, c
     return pki_check(ca, certificate, key, c.from_ms - now <= JUST_BEGINS_MS ? MAX(now, c.from_ms) : now, err);
 }
 
-/* Writes the CA first: the new certificate is of that CA. */
+/* Writes the CA first, because the new certificate needs it. */
 static titan_status write_answer(const struct rpc_tls *files, const struct buf *certificate, const struct buf *ca,
                                  struct titan_error *err)
 {
@@ -130,7 +131,7 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     struct rpc_tls anonymous = {.certificate = "", .key = ""};
     TRY(certs_dir(p->dir, err));
     TRY(certs_write(files->ca, &join->ca, false, err));
-    if (access(p->key, F_OK) == 0) { /* from an attempt with a lost answer: a token is good for one key */
+    if (access(p->key, F_OK) == 0) { /* uses the key of an attempt with a lost answer: a token is good for one key */
         TRY(file_read(p->key, PKI_PEM_MAX, &key, err));
     } else {
         TRY(pki_key_make(&key, err));

@@ -9,12 +9,12 @@
 #include "daemon/auth/join.h"
 #include "proto/rpc/client.h"
 
-/* Uses the join file to get a certificate into files, unless that was done already. Another join file (the node was
- * revoked, or away too long) gets another certificate with a new key. Waits up to wait_ms for a coordinator that does
- * not answer. Blocking; call it before there is a loop. *ret: the file's content. */
+/* Gets a certificate into files by the join file, unless that was done before. Another join file (the node was revoked,
+ * or away too long) gets another certificate with a new key. Waits up to wait_ms for a coordinator that does not
+ * answer. Blocking; call it before there is a loop. *ret: the join file's content. */
 titan_status enrolling_join(const char *path, const struct rpc_tls *files, uint32_t wait_ms, struct join_file *ret,
                             struct titan_error *err) TITAN_MUST_USE;
-/* Reads what an earlier join has kept of its file: node and addresses. TITAN_ENOTFOUND: no join has been done. */
+/* Reads node and addresses, which an earlier join has kept of its file. TITAN_ENOTFOUND: no join has been done. */
 titan_status enrolling_joined(const struct rpc_tls *files, struct join_file *ret,
                               struct titan_error *err) TITAN_MUST_USE;
 /* Returns the name of the certificate's node. TITAN_EPERM: the certificate is not a node's, has expired, is not valid
@@ -25,7 +25,7 @@ titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX +
 /* Renews the certificate at two thirds of its life, with the same key. Open connections go on; new ones use the new
  * certificate. */
 struct renewal;
-/* client is borrowed. Close the client first, which ends a call under way, then call renewal_close(). */
+/* client is borrowed. At the end close the client first: that ends a call in progress. Then call renewal_close(). */
 titan_status renewal_open(uv_loop_t *loop, const struct rpc_tls *files, struct rpc_client *client, struct renewal **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Stops renewing, then calls done on the loop. NULL is fine. */

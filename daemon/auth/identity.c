@@ -15,7 +15,7 @@
 #include "base/vec.h"
 
 #define CACHE 256                     /* uids with cached groups */
-#define CACHE_MS 60000                /* a directory service's change of groups takes effect after this */
+#define CACHE_MS 60000                /* after this time a directory service's change of groups takes effect */
 #define GROUPS_MAX 1024               /* groups of one user */
 #define GROUP_BYTES ((size_t)1 << 20) /* buffer for a group with its members */
 #define CERT_PREFIX "spiffe://titan/"

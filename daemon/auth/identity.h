@@ -44,7 +44,7 @@ struct auth_user {
     unsigned roles;                   /* set of POLICY_BIT */
     int64_t uid, gid;                 /* JOB_NO_ID = none on this machine */
     char name[TOKEN_NAME_MAX + 128];  /* the user's name: owner of jobs */
-    char actor[TOKEN_NAME_MAX + 160]; /* for the audit: the name and its proof */
+    char actor[TOKEN_NAME_MAX + 160]; /* name and its proof, for the audit */
 };
 
 struct auth;
@@ -55,12 +55,12 @@ void auth_reload(struct auth *a, const struct auth_options *options);
 void auth_free(struct auth *a);               /* NULL is fine */
 bool auth_private_jobs(const struct auth *a); /* NULL: false */
 
-/* Checks the header of a bearer token, "Bearer titan_...". ret: the argument of rpc_call_set_identity. TITAN_EPERM: the
- * token is unknown, expired or revoked, or arrives over plain TCP. ret is set whenever the secret belongs to a known
- * token, so that a refusal names the user; else its kind is RPC_ID_NONE. */
+/* Checks the header of a bearer token, "Bearer titan_...". *ret is the argument for rpc_call_set_identity().
+ * TITAN_EPERM: the token is unknown, expired or revoked, or arrives over plain TCP. If the secret belongs to a known
+ * token, *ret is set even then, so that a refusal names the user. Otherwise its kind is RPC_ID_NONE. */
 titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_identity *transport, int64_t now_ms,
                          struct rpc_identity *ret, struct titan_error *err) TITAN_MUST_USE;
-/* a NULL = every caller may call everything (a server without an authority, in tests). */
+/* If a is NULL, every caller may call everything (a server without an authority, in tests). */
 void auth_resolve(struct auth *a, const struct rpc_identity *identity, int64_t now_ms, struct auth_user *ret);
 
 /* Is the identity's token still valid? TITAN_EPERM: it is not; TITAN_OK for identities without a token. */

@@ -20,7 +20,7 @@
 #define LINKS_MAX 40
 #define TREE_MAX 200000 /* files of a folder checked one by one, at most */
 
-/* USE_BEGIN: a run begins from a checkpoint; USE_READ: from roots of data. */
+/* USE_BEGIN: for the checkpoint from which a run begins. USE_READ: for roots of data. */
 enum use { USE_READ, USE_BEGIN, USE_WRITE };
 
 /* Bits of "rwx", as in the mode for others. */
@@ -101,7 +101,7 @@ struct walk {
     int links;
     bool searchable; /* the reader may search every folder so far */
     bool missing;    /* the rest of the path is missing; at holds its full name */
-    bool writable;   /* ... and may be created */
+    bool writable;   /* the missing part may be created */
     bool closed;     /* the walk ended at a folder closed to this process */
     struct stat last;
 };
@@ -265,7 +265,7 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
     if (path[0] != '/')
         return refuse(a, key, path, use);
 
-    /* All matches of a pattern lie in its folder, which the caller must be able to read as a whole. */
+    /* All matches of a pattern lie in its folder. The caller must be able to read this whole folder. */
     if (use == USE_READ && path_is_pattern(path)) {
         char folder[PATH_MAX], whole[2 * PATH_MAX];
         const size_t n = path_pattern_folder(path);
@@ -289,11 +289,13 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
         return left_to_worker(a) && w.closed && w.searchable ? TITAN_OK : refuse(a, key, path, use);
     bool rooted = (use != USE_READ && below(&a->options->checkpoints, w.at)) ||
                   (use != USE_WRITE && below(&a->options->data, w.at));
-    /* Titan's own folders hold other users' jobs, under names that the next jobs will have. */
+    /* Titan's own folders hold other users' jobs, and the names of future jobs are known. So no path in these folders
+     * counts as below a root. */
     const struct paths_roots *own = &a->options->own;
     for (size_t i = 0; i < own->n && rooted; i++)
         rooted = !lies_in(w.at, own->path[i]) && !lies_in(own->path[i], w.at);
-    if ((!rooted && !usable(&w, use)) || (use == USE_READ && path_is_pattern(w.at))) /* a link to a pattern */
+    /* The second case is a link to a pattern. */
+    if ((!rooted && !usable(&w, use)) || (use == USE_READ && path_is_pattern(w.at)))
         return refuse(a, key, path, use);
     if (strlen(w.at) >= size)
         return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);
@@ -301,8 +303,7 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
     return TITAN_OK;
 }
 
-/* Refuses a root: it holds the folders of many users, and as one user's folder its whole content would be that user's.
- */
+/* Refuses a root as a job's folder: it holds many users' folders, and its whole content would become one user's. */
 static titan_status check_no_root(const struct asking *a, const char *folder)
 {
     for (size_t i = 0; i < a->options->checkpoints.n; i++)
@@ -320,7 +321,7 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     struct asking a = {.options = options, .user = u, .granted = granted, .err = err ? err : &unused};
     if (auth_trusted(u))
         return TITAN_OK;
-    r->job.follow_links = left_to_worker(&a); /* links could be put there from now on */
+    r->job.follow_links = left_to_worker(&a); /* someone could put links there from now on */
     reader_of(u, &a.reader);
     struct recipe_path paths[RECIPE_PATHS_MAX];
     for (int i = 0, n = recipe_paths(r, paths); i < n; i++)

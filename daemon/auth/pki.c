@@ -87,7 +87,7 @@ enum pki_kind pki_uri_parse(const char *uri, const char **ret_name)
 
 /* --- in and out of PEM -------------------------------------------------------------------------------------------- */
 
-/* A password callback: there is no terminal to ask at. */
+/* A password callback that gives no password: there is no terminal to ask at. */
 static int no_password(char *out, int cap, int writing, void *data)
 {
     (void)out;

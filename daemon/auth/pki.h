@@ -80,7 +80,8 @@ titan_status pki_key_hash(const struct buf *key, uint8_t hash[PKI_KEY_HASH], str
  * another CA, expired, not yet valid (a clock is wrong). key NULL: not checked. */
 titan_status pki_check(const struct buf *ca, const struct buf *certificate, const struct buf *key, int64_t now_ms,
                        struct titan_error *err) TITAN_MUST_USE;
-/* Begin of a certificate made now: earlier by the tolerated clock difference, but not by most of a short life. */
+/* Begin of a certificate made now. It is earlier than now by the tolerated clock difference, at most by a quarter of
+ * its life. */
 int64_t pki_begin_ms(int64_t now_ms, int64_t life_ms);
 /* When to renew: at two thirds of its life. */
 int64_t pki_renew_at_ms(const struct pki_certificate *certificate);

@@ -17,7 +17,7 @@ static const struct row {
 #undef X
 };
 
-/* Every row has a cell for each role. */
+/* Asserts that every row has a cell for each role. */
 #define X(name, method, cells, audit)                                                                                  \
     _Static_assert(sizeof(cells) == POLICY_ROLES + 1, "the row of " method " has another number of cells");
 POLICY_TABLE(X)

@@ -75,11 +75,12 @@ enum policy_method {
 
 /* The largest right of these roles (a set of POLICY_BIT). */
 enum policy_cell policy_look_up(unsigned method, unsigned roles);
-/* Full name; NULL for POLICY_NOTHING and beyond. policy_method_short: its last part, "CancelJob", for people. */
+/* Full name of a method; NULL for POLICY_NOTHING and larger numbers. policy_method_short(): the name's last part for
+ * people, "CancelJob". */
 const char *policy_method(unsigned method);
 const char *policy_method_short(unsigned method);
 bool policy_audits(unsigned method);
-/* The roles that may call it, as text for a refusal: "an operator or admin". */
+/* The roles that may call the method, as text for a refusal: "an operator or admin". */
 const char *policy_needs(unsigned method);
 
 #endif

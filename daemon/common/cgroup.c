@@ -58,7 +58,7 @@ bool cgroup_has(const char *folder, const char *name, const char *word)
 
 struct cgroup_holds cgroup_hand_on(const char *folder)
 {
-    /* One by one: the kernel applies a line as a whole or not at all. */
+    /* Writes the controllers one by one, because the kernel applies a line as a whole or not at all. */
     return (struct cgroup_holds){.memory = cgroup_write(folder, "cgroup.subtree_control", "+memory"),
                                  .cpus = cgroup_write(folder, "cgroup.subtree_control", "+cpu")};
 }
@@ -70,7 +70,7 @@ titan_status cgroup_limit(const char *folder, const struct cgroup_limits *limits
     if (limits->memory && !cgroup_write(folder, "memory.max", text))
         return titan_fail_errno(err, "cannot limit the memory of cgroup '%s'", folder);
     if (limits->memory)
-        (void)cgroup_write(folder, "memory.swap.max", "0"); /* missing without swap */
+        (void)cgroup_write(folder, "memory.swap.max", "0"); /* the file is missing on a machine without swap */
     (void)snprintf(text, sizeof(text), "%" PRIu64 " %d", (uint64_t)limits->cpus * CPU_PERIOD_US / 1000, CPU_PERIOD_US);
     if (limits->cpus && !cgroup_write(folder, "cpu.max", text))
         return titan_fail_errno(err, "cannot limit the processors of cgroup '%s'", folder);

@@ -10,7 +10,7 @@
 #include "base/error.h"
 
 #define CGROUP_WORKER "titan-worker-" /* prefix of a worker's cgroup; the worker's number follows */
-#define CGROUP_MAIN "main"            /* beside them, the leaf of processes that are not workers */
+#define CGROUP_MAIN "main"            /* leaf beside the workers' cgroups, for all other processes */
 
 struct cgroup_limits {
     uint64_t memory; /* bytes; 0 = no limit */
@@ -23,8 +23,8 @@ struct cgroup_holds {
 
 /* False: errno has the reason. */
 bool cgroup_write(const char *folder, const char *name, const char *text);
-/* The number after key at the start of a line; key "": the file is one number. False: not found, or "max"; *ret is 0.
- */
+/* Reads the number after key at the start of a line. key "": the file is one number. False: not found, or "max"; then
+ * *ret is 0. */
 bool cgroup_number(const char *folder, const char *name, const char *key, uint64_t *ret);
 /* Does the file contain this word? */
 bool cgroup_has(const char *folder, const char *name, const char *word);

@@ -13,7 +13,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool distinct(uint64_t *ids, size_t n) /* sorts ids */
+static bool distinct(uint64_t *ids, size_t n) /* Are all ids distinct? Sorts them. */
 {
     qsort(ids, n, sizeof(*ids), by_number);
     for (size_t i = 1; i < n; i++)

@@ -8,8 +8,8 @@
 
 #include "titan/internal/agent.pb-c.h"
 
-/* An acting leader's epoch is at most this far above the job's, and so is an epoch that an agent has seen. No run has
- * that many, and above the largest number there could be no next epoch. */
+/* Largest distance from a job's epoch to an acting leader's epoch, or to an epoch that an agent has seen. No run has
+ * that many epochs. Above the largest number there could be no next epoch. */
 #define EPOCH_STEP_MAX (UINT64_C(1) << 32)
 #define EPOCH_ID_BYTES 16       /* bytes of a communicator id */
 #define EPOCH_HOLDERS_MAX 65536 /* holders of an epoch's state */

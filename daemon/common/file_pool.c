@@ -46,7 +46,7 @@ struct file_pool {
     pthread_cond_t more;
     struct lot *lots; /* ordered by turns */
     struct file_task *finished, **last_finished;
-    size_t bytes; /* total of the waiting tasks, without the daemon's */
+    size_t bytes; /* total of the waiting tasks, without the daemon's tasks */
     struct thread threads[FILE_THREADS_MAX];
     unsigned refs; /* living threads, plus one for the loop */
     bool closing;
@@ -142,8 +142,9 @@ static void lot_trim(struct file_pool *p, struct lot *lot)
     free(lot);
 }
 
-/* The first task that may begin, of the first user with one; NULL = none. A user gets another thread while more threads
- * are left than it holds. So it holds at most half of all, and other users find some. */
+/* Finds the first user with a task that may begin, and this task; NULL = none. A user gets another thread only while
+ * more threads are free than it holds. So one user holds at most half of all threads, and other users find free
+ * threads. */
 static struct lot *next_lot(const struct file_pool *p, struct file_task ***ret)
 {
     const struct file_task *at[FILE_THREADS_MAX];
@@ -188,7 +189,7 @@ static void *thread_main(void *arg)
         pthread_mutex_lock(&p->lock);
         t->at = NULL;
         t->lot->n_threads--;
-        turn_over(p, t->lot); /* users that came meanwhile go first */
+        turn_over(p, t->lot); /* the user goes behind users that came meanwhile */
         lot_trim(p, t->lot);
         if (atomic_load(&k->given_up)) {
             k->returned = true;
@@ -208,7 +209,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Needs the lock. Has an idle or a new thread take the next task, unless a working thread will soon. */
+/* Needs the lock. Wakes or starts a thread for the next task, unless a working thread will soon take it. */
 static void call_thread(struct file_pool *p, int64_t now)
 {
     struct file_task **first;
@@ -372,7 +373,7 @@ static titan_status add(struct file_pool *p, struct file_task *k, struct titan_e
         own += hangs && t->lot == lot;
     }
 
-    /* A user without waiting tasks may always have one wait, however many of others do. */
+    /* A user without waiting tasks may always add one, however many tasks of other users wait. */
     titan_status status = TITAN_OK;
     if (hang && FILE_THREADS_MAX - hang <= own) {
         status =

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* file_pool.h - file work that may never return. A dead file server blocks the calling thread uninterruptibly. So paths
- * that may be on one are opened neither on a loop nor on libuv's threads, which others share and an exit waits for.
+ * that may be on a file server are opened neither on a loop nor on libuv's threads. Others share these threads, and an
+ * exit waits for them.
  *
  * A thread takes waiting tasks: users by turns, each user's tasks in order. When the thread has been at one task for
  * long, another thread takes the rest, up to FILE_THREADS_MAX. One user holds at most half of the threads, and fewer
@@ -19,7 +20,7 @@
 #include "base/error.h"
 
 #define FILE_THREADS_MAX 8 /* this many threads can hang */
-/* Limits on waiting tasks: of the daemon itself, of all users beyond one task each, of one user. */
+/* Limits on waiting tasks: the daemon's, all users' beyond one task each, and one user's. */
 #define FILE_BYTES_MAX ((size_t)64 << 20)
 #define FILE_USER_BYTES_MAX ((size_t)16 << 20)
 #define FILE_USER_TASKS_MAX 1024
@@ -48,7 +49,7 @@ struct file_task {
     size_t bytes;
     int64_t since_ms;
     atomic_bool given_up;
-    bool owner_notified, returned; /* after giving up: the owner knows; the thread has returned */
+    bool owner_notified, returned; /* after giving up: the owner has been notified; the thread has returned */
 };
 
 titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_pool **ret,
@@ -57,11 +58,11 @@ titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_p
  * TITAN_ECANCELLED: the pool is closed; TITAN_ENOMEM. On an error the caller keeps k. */
 titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
                            struct titan_error *err) TITAN_MUST_USE;
-/* Drops a task that is no longer wanted. True: it had not begun, and the caller owns it again. False: it goes on as
- * before. */
+/* Drops a task that is no longer wanted. True: the task had not begun, and the caller owns it again. False: the task
+ * goes on. */
 bool file_pool_drop(struct file_pool *p, struct file_task *k);
-/* Like file_pool_drop, but a task that has begun is given up, without a call. True: the caller owns it again: it had
- * not begun, or is through. */
+/* Like file_pool_drop(), but gives up a task that has begun, without a call. True: the task had not begun or has run,
+ * and the caller owns it again. */
 bool file_pool_abandon(struct file_pool *p, struct file_task *k);
 /* Call it on the task's thread. False: the task is given up, and the rest should be skipped. */
 bool file_task_wanted(const struct file_task *k);
@@ -69,9 +70,9 @@ uint32_t file_pool_deadline_ms(const struct file_pool *p);
 /* Gives up all unfinished tasks, then calls closed() on the loop. */
 void file_pool_close(struct file_pool *p, void (*closed)(void *data), void *data);
 
-/* Runs the task on a thread of its own and waits; for use before there is a loop. TITAN_OK: it is through, and the
- * caller owns it again. TITAN_ETIMEDOUT: wait_ms have passed, and its thread frees it whenever it returns.
- * TITAN_ENOMEM: it did not run, and the caller owns it. Only run and free are called. */
+/* Runs the task on its own thread and waits. For use before there is a loop. Only run and free are called. TITAN_OK:
+ * the task has run, and the caller owns it again. TITAN_ETIMEDOUT: wait_ms have passed, and the thread frees the task
+ * whenever it returns. TITAN_ENOMEM: the task did not run, and the caller owns it. */
 titan_status file_task_await(struct file_task *k, const struct file_calls *calls, uint32_t wait_ms,
                              struct titan_error *err) TITAN_MUST_USE;
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-/* Opens a folder below dir, which is the job's folder or that of all jobs. make: creates the last part if it is
+/* Opens a folder below dir, which is a job's folder or the folder of all jobs. make: creates the last part if it is
  * missing. dir itself may be behind a link. TITAN_ENOTFOUND: the folder does not exist; TITAN_EINVAL: it is no folder,
  * or a part of the path is a link. */
 titan_status job_files_folder(const char *dir, const char *name, bool make, int *ret_fd,

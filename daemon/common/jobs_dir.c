@@ -19,7 +19,7 @@
 #include "base/hash.h"
 #include "daemon/common/file_pool.h"
 
-#define NAMES_MAX 65536 /* names of a data root that count for its mark */
+#define NAMES_MAX 65536 /* a data root with more names has no mark */
 
 static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
 {
@@ -60,8 +60,8 @@ struct opening {
     struct titan_error err;
 };
 
-/* Opens the configured folder, which is not created: a missing mount would be hidden. Without one, the state
- * directory's. */
+/* Opens the configured folder, or else the state directory's. Does not create a configured folder, because that would
+ * hide a missing mount. */
 static void open_run(struct file_task *k)
 {
     struct opening *o = (struct opening *)(void *)k;
@@ -182,7 +182,7 @@ titan_status jobs_dir_check_root(const char *path, bool writes, const char *node
         return TITAN_OK;
     }
 
-    /* Hash of the names in any order; sizes would need one request each. */
+    /* Hashes the names in any order. Sizes would need one request each. */
     uint64_t sum = 0, n = 0;
     DIR *dir = opendir(path);
     if (!dir)

@@ -14,8 +14,8 @@
 #define JOBS_TOKEN_FILE ".titan-jobs"
 #define JOBS_TOKEN_MAX 40
 
-/* Opens the coordinator's jobs folder. given: as configured; NULL = state_dir's own. Makes the token if there is none.
- * TITAN_ETIMEDOUT: the folder did not answer within wait_ms. */
+/* Opens the coordinator's jobs folder. given: the configured folder; NULL = a folder in state_dir. Makes the token if
+ * there is none. TITAN_ETIMEDOUT: the folder did not answer within wait_ms. */
 titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_ms, char ret_path[PATH_MAX],
                        char ret_token[JOBS_TOKEN_MAX], struct titan_error *err) TITAN_MUST_USE;
 /* A node checks that it sees the same folder and may write there. */

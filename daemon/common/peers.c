@@ -22,7 +22,7 @@ struct name {
     struct name *next;
     struct peers *peers;
     uv_getaddrinfo_t lookup;
-    /* looking: a lookup is under way; old: look it up again, and use the known address meanwhile */
+    /* looking: a lookup is in progress. old: the name is looked up again; meanwhile the known address is used. */
     bool looking, known, old;
     struct sockaddr_storage address;
     char text[];

@@ -24,7 +24,7 @@ titan_status peers_open(uv_loop_t *loop, const char *listen, peers_message_cb on
 /* Does the machine have this address, or the address of this name, by now? May wait for a name service. */
 bool peers_address_is_here(const char *host);
 uint16_t peers_port(const struct peers *p);
-/* to: host:port. A name is looked up first; until it is found, its datagrams are lost. */
+/* Sends a message to host:port. A name is looked up first; until its address is known, its datagrams are lost. */
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message);
 /* Looks all names up again. Known addresses are used until the new ones are found. */
 void peers_look_again(struct peers *p);

@@ -10,14 +10,14 @@
 struct process_stat {
     char state;       /* 'R', 'S', 'Z', ... */
     uint64_t started; /* ticks since the machine's start; with the pid it identifies one process */
-    /* as wait() will return it, from when the process begins to end. 0 also where it is hidden: without CAP_SYS_PTRACE,
-     * of processes of other users and of processes that are not dumpable */
+    /* The status that wait() will return, valid when the process begins to end. 0 also if it is hidden: without
+     * CAP_SYS_PTRACE, for processes of other users and processes that are not dumpable. */
     int status;
 };
 
 bool process_stat_read(pid_t pid, struct process_stat *ret);
-/* True: the process is ending, with an exit code, or with -1 and the signal. False also for exit code 0, which looks
- * like a hidden status. */
+/* True: the process is ending. *ret_code is the exit code, or -1 with the signal in *ret_signal. False also for exit
+ * code 0, which looks like a hidden status. */
 bool process_stat_ending(const struct process_stat *s, int *ret_code, int *ret_signal);
 
 #endif

@@ -26,7 +26,7 @@
 #define GROUPS_MAX 1024
 #define PASSWD_BYTES 65536
 #define OOM_BEFORE_US 500 /* the OOM killer takes a worker before its agent */
-#define OOM_MOST 1000     /* proc(5) */
+#define OOM_MOST 1000     /* maximum of oom_score_adj, proc(5) */
 #define OWN_ENV 5         /* HOME, USER, LOGNAME, PATH, NULL */
 #define OWN_PATH "PATH=/usr/local/bin:/usr/bin:/bin"
 
@@ -117,8 +117,8 @@ static titan_status open_log(const struct spawn_request *r, int folder, int *ret
     return TITAN_OK;
 }
 
-/* Sets descriptors 0 to 2, then the worker's; all others close, and report closes at exec. They first move to high
- * numbers, so that none is in another's way. */
+/* Sets descriptors 0 to 2, then the worker's. All others close; report closes at exec. The descriptors first move to
+ * high numbers, so that no move overwrites another descriptor. */
 static titan_status set_descriptors(const struct spawn_fds *fds, int log, int *report, struct titan_error *err)
 {
     int high[SPAWN_FDS + 3], n = 0;
@@ -219,8 +219,8 @@ static titan_status start(const struct spawn_policy *p, const struct spawn_reque
         (void)close(fd);
     TRY(find_user(p, r->uid, &u, err));
 
-    /* A folder that the agent has just made belongs to the agent. It is given to the user and keeps its group, by which
-     * titand reads it. */
+    /* A folder that the agent has just made belongs to the agent. It is given to the user, and keeps its group, through
+     * which titand reads it. */
     struct stat st;
     if (fstat(folder, &st) != 0 || !S_ISDIR(st.st_mode))
         return titan_fail(err, TITAN_EINVAL, "job's folder '%s' is no folder", r->directory);
@@ -245,7 +245,7 @@ static titan_status start(const struct spawn_policy *p, const struct spawn_reque
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         return titan_fail_errno(err, "cannot give up new privileges");
 
-    /* As the user: does the way lead to the job's folder? */
+    /* Checks as the user that the path leads to the job's folder. */
     struct stat open_one, named;
     titan_assert(geteuid() == r->uid);
     if (fstat(folder, &open_one) != 0 || stat(r->directory, &named) != 0 || open_one.st_dev != named.st_dev ||

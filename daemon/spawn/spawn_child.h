@@ -10,9 +10,9 @@
 #define SPAWN_NO_GROUP ((gid_t)-1)
 
 struct spawn_policy {
-    uid_t agent;           /* titand's uid: the only one that may ask */
+    uid_t agent;           /* titand's uid; no other uid may send requests */
     uid_t uid_min;         /* lower uids are the system's */
-    gid_t group;           /* users must be in it; SPAWN_NO_GROUP = any */
+    gid_t group;           /* users must be in this group; SPAWN_NO_GROUP = any */
     char worker[PATH_MAX]; /* titan-worker, as installed */
     uint64_t memory;       /* the machine's bytes and processors */
     uint32_t cpus;
@@ -23,8 +23,8 @@ struct spawn_policy {
 titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn_request *r,
                                 struct titan_error *err) TITAN_MUST_USE;
 
-/* Runs in the child as root: becomes the user, then the worker. fds: those of the request. report closes when the
- * worker runs. On a failure report gets the text, and the child exits with the negated status. */
+/* Runs in the child as root: becomes the user, then the worker. fds: the descriptors of the request. report closes when
+ * the worker runs. On a failure the text goes to report, and the child exits with the negated status. */
 void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const struct spawn_fds *fds,
                      int report) __attribute__((noreturn));
 

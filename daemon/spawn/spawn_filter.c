@@ -99,7 +99,7 @@ titan_status spawn_filter_set(struct titan_error *err)
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, NUMBER),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, OTHER_ABI, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        /* clone3 has its flags in memory, invisible to a filter: ENOSYS makes libc use clone(). */
+        /* clone3 has its flags in memory, where a filter cannot see them. ENOSYS makes libc use clone() instead. */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
     };

@@ -26,8 +26,8 @@ struct head {
 bool spawn_env_allowed(const char *entry)
 {
     static const char *const allowed[] = {"LANG=", "LC_", "TZ=", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
-    /* Variables of libraries without a path: others name a library to load, a file to write, or a file that names
-     * these. */
+    /* Prefixes of libraries' variables, which are allowed without a path in the value. A path could name a library to
+     * load, a file to write, or a file with such settings. */
     static const char *const without_path[] = {"OMP_", "TITAN_", "NCCL_", "DNNL_", "CUDA_"};
     const size_t name = strspn(entry, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
     if (name == 0 || entry[name] != '=' || (entry[0] >= '0' && entry[0] <= '9'))
@@ -43,7 +43,7 @@ bool spawn_env_allowed(const char *entry)
 
 /* --- requests ----------------------------------------------------------------------------------------------------- */
 
-/* The next string of a packet; NULL = none is complete. */
+/* Takes the next string of a packet; NULL = no complete string. */
 static const char *take(const char **at, const char *end)
 {
     titan_assert(*at <= end);

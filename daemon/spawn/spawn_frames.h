@@ -51,7 +51,7 @@ struct spawn_request {
     uid_t uid;
     uint64_t memory;  /* bytes; 0 = no limit */
     uint32_t cpus;    /* in thousandths; 0 = no limit */
-    const char *page; /* its path, by which the agent finds it again */
+    const char *page; /* the page's path, by which the agent finds the worker again */
     const char *host;
     const char *directory; /* the job's folder */
     const char *run;
@@ -60,7 +60,7 @@ struct spawn_request {
     size_t n_env;
     /* Signal only: SIGKILL or SIGTERM. */
     int signal;
-    /* Ask only: titan-spawnd may forget an ended worker after the answer. */
+    /* Ask only: after the answer titan-spawnd may forget an ended worker. */
     bool forget;
 };
 
@@ -73,7 +73,7 @@ struct spawn_reply {
     uint32_t state; /* enum spawn_state */
     uint32_t uid;
     int32_t pid;
-    /* End: code -1 = ended by a signal; signal 0 then = unknown. Refusal: code is its titan_status. */
+    /* End: code -1 = a signal ended the worker; then signal 0 = unknown. Refusal: code is its titan_status. */
     int32_t code, signal;
     uint32_t held;                   /* SPAWN_HELD_*: limits that workers can have */
     uint64_t oom_kills, limit, peak; /* memory of its cgroup; 0 = unknown */

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 
-/* out: the scope's folder. An existing scope costs no call of systemd. Otherwise systemd-run makes it, within ten
- * seconds. The next call finds the same in all cases. */
+/* Gets the scope's folder. If the scope does not exist, systemd-run makes it within ten seconds. An existing scope
+ * needs no call of systemd. The next call finds the same folder in all cases. */
 titan_status spawn_scope_open(char out[PATH_MAX], struct titan_error *err) TITAN_MUST_USE;
 /* The holder closes all descriptors, avoids the OOM killer (where it may), and ends by SIGTERM. */
 void spawn_scope_hold(void) __attribute__((noreturn));

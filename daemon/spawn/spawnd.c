@@ -42,7 +42,7 @@
 #define DEFAULT_STATE "/run/titan-spawnd"
 #define UID_MIN 1000
 #define CONNECTIONS_MAX 64
-#define WORKERS_MAX 4096 /* includes ended workers that no agent has asked for; the oldest of these goes first */
+#define WORKERS_MAX 4096 /* includes ended workers whose end no agent has asked for; the oldest of these goes first */
 #define RECORD_BYTES 256
 #define SWEEP_MS 100
 #define CGROUP_AUTO "auto"
@@ -64,8 +64,8 @@ struct worker {
     uid_t uid;
     pid_t pid;
     uint64_t started;      /* from process_stat.started */
-    int pidfd, report_fd;  /* report_fd: from the child that is not yet a worker; -1 = none */
-    struct connection *by; /* asked for the start and gets the answer; NULL = gone */
+    int pidfd, report_fd;  /* report_fd: reports of the child until it is the worker; -1 = none */
+    struct connection *by; /* the connection that asked for the start and gets the answer; NULL = gone */
     bool child, ended;
     int code, signal;
     uint64_t oom_kills, limit, peak;
@@ -81,7 +81,7 @@ struct spawnd {
     struct connection *connections;
     struct worker *workers;                 /* newest first */
     char state[PATH_MAX], cgroup[PATH_MAX]; /* cgroup: parent of the workers' cgroups; "" = none */
-    char no_cgroup[SPAWN_TEXT];             /* why there is none */
+    char no_cgroup[SPAWN_TEXT];             /* why there is no cgroup */
     struct cgroup_holds holds;
 };
 
@@ -112,7 +112,7 @@ static struct worker *worker_find(const struct spawnd *s, uint64_t id)
 
 /* --- a worker's cgroup -------------------------------------------------------------------------------------------- */
 
-/* Limits that workers' cgroups can have now. why: the reason for the missing ones, and the remedy; "" = none is
+/* Limits that workers' cgroups can have now. why: the reason why limits are missing, and the remedy; "" = none is
  * missing. */
 static struct cgroup_holds cgroup_held(const struct spawnd *s, char why[SPAWN_TEXT])
 {
@@ -225,8 +225,8 @@ static bool worker_signal(const struct worker *w, int signal)
     return kill(-w->pid, signal) == 0 || sent;
 }
 
-/* The worker has ended. Its pid is not free before it is reaped, so its group is killed first. A worker that is not our
- * child is reaped by another process; how it ended is known only if it is seen to end. */
+/* Handles the end of a worker. Its pid stays taken until the reap, so its group is killed first. Another process reaps
+ * a worker that is not our child. How such a worker ended is known only if its end was seen. */
 static void worker_ended(struct spawnd *s, struct worker *w)
 {
     siginfo_t info = {0};
@@ -295,7 +295,7 @@ static void refuse(struct spawnd *s, struct connection *c, uint64_t worker_id, t
 
 /* --- starts ------------------------------------------------------------------------------------------------------- */
 
-/* fork() into the worker's cgroup, with a pidfd: the child is never elsewhere. */
+/* Forks a child into the worker's cgroup, with a pidfd. With clone3() the child is never in another cgroup. */
 static pid_t fork_into(const char *cgroup, int *ret_pidfd)
 {
     _cleanup_fd_ int folder = cgroup[0] ? open(cgroup, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -500,7 +500,7 @@ static titan_status run(struct spawnd *s, struct titan_error *err)
     for (;;) {
         struct epoll_event event;
         titan_assert(s->n_connections <= CONNECTIONS_MAX);
-        /* One event at a time: handling one may free the next one's object. */
+        /* Takes one event at a time, because its handler may free the next event's object. */
         const int n = epoll_wait(s->epoll, &event, 1, s->sweeps ? SWEEP_MS : -1);
         if (n < 0 && errno != EINTR)
             return titan_fail_errno(err, "cannot wait for events");
@@ -668,7 +668,7 @@ static titan_status begin(struct spawnd *s, const struct args *args, struct tita
 
     const char *path = args_text(args, "socket", DEFAULT_SOCKET);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (notify_sockets(&s->listener) != 1) { /* systemd has not opened one */
+    if (notify_sockets(&s->listener) != 1) { /* systemd has not opened a socket */
         if (snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) >= (int)sizeof(address.sun_path))
             return titan_fail(err, TITAN_EINVAL, "socket '%s' is too long a path", path);
         s->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -10,7 +10,7 @@
 #include "proto/rpc/remote.h"
 #include "titan/wire/health.pb-c.h"
 
-#define LOOK_MS 5000 /* time limit for an answer of one of several addresses */
+#define LOOK_MS 5000 /* time limit for one address of a list to answer */
 
 struct rpc_channel {
     struct rpc_remote remote;
@@ -138,7 +138,7 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
     rpc_exchange_start(&x, last, ARRAY_SIZE(last), &status_tag);
     rpc_exchange_start(&x, first, ARRAY_SIZE(first), &recv_tag);
 
-    titan_status ended = TITAN_OK; /* reason, if this side ended the call */
+    titan_status ended = TITAN_OK; /* the reason if this side ended the call */
     bool stopping = false;
     int64_t ticked_ns = clock_mono_ns();
     for (int pending = 3; pending > 0;) {

@@ -36,7 +36,7 @@ struct rpc_stream {
     bool sent_headers, sending, close_send, closed_send;
     bool received_all, has_status, over;
     bool bad_message;
-    struct titan_error error; /* with bad_message */
+    struct titan_error error; /* valid with bad_message */
 };
 
 struct rpc_client {
@@ -210,7 +210,7 @@ static void stream_send_tag(struct rpc_tag *tag, bool ok)
     if (ok)
         stream_pump(stream);
     else
-        stream->closed_send = true; /* broken; the status has the reason */
+        stream->closed_send = true; /* the stream is broken; the status has the reason */
     stream_unref(stream);
 }
 

@@ -17,9 +17,9 @@
 struct rpc_client;
 struct rpc_stream;
 
-/* target: an address as in rpc_server_listen, or a list (targets.h); calls go to its first address. tls for TCP, NULL =
- * without. The server's certificate must match the target's host. Connects lazily. Reconnects with 50 ms .. 2 s
- * back-off, to the resolved address. All callbacks run on loop. */
+/* target: an address as in rpc_server_listen(), or a list (targets.h), whose first address gets the calls. tls: for
+ * TCP; NULL = without TLS. The server's certificate must match the target's host. Connects lazily. Reconnects to the
+ * resolved address with 50 ms .. 2 s back-off. All callbacks run on loop. */
 titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err) TITAN_MUST_USE;
 /* Sends a bearer token with each call. TITAN_EPERM for TCP without TLS, and at each new connection for a Unix socket of
@@ -55,9 +55,9 @@ size_t rpc_stream_queued(const struct rpc_stream *stream);
 void rpc_stream_close_send(struct rpc_stream *stream);
 void rpc_stream_cancel(struct rpc_stream *stream); /* on_close is still called */
 
-/* Blocking twins for commands: no loop, one thread. A list uses the first address that answers a health check, so no
- * call is sent twice; if none answers, the error has the result of each. The caller owns *ret_reply
- * (protobuf_c_message_free_unpacked). */
+/* Blocking functions for commands: no loop, one thread. For a list, the first address that answers a health check gets
+ * the calls, so no call is sent twice. If no address answers, the error has the result of each. The caller owns
+ * *ret_reply (protobuf_c_message_free_unpacked). */
 struct rpc_channel;
 titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, struct rpc_channel **ret,
                               struct titan_error *err) TITAN_MUST_USE;
@@ -69,9 +69,9 @@ void rpc_channel_close(struct rpc_channel *channel);
 titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
                               const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
                               ProtobufCMessage **ret_reply, struct titan_error *err) TITAN_MUST_USE;
-/* Server stream: each() gets every message; false stops (cancels, TITAN_OK). *interrupted, if not NULL, is polled every
- * 50 ms; non-zero ends the stream with TITAN_ECANCELLED (set it from a signal handler). tick, if not NULL, is called at
- * least every 100 ms (progress lines). */
+/* Server stream: each() gets every message. If it returns false, the call is cancelled with TITAN_OK. interrupted, if
+ * not NULL: *interrupted is polled every 50 ms; non-zero ends the stream with TITAN_ECANCELLED (set it from a signal
+ * handler). tick, if not NULL, is called at least every 100 ms (progress lines). */
 titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
                                 const ProtobufCMessageDescriptor *reply,
                                 bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),

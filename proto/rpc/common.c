@@ -38,7 +38,7 @@ static void library_prepare(void)
 {
     static const char name[] = "_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE";
     void (*set_mode)(int) = NULL;
-    void *found = dlsym(RTLD_DEFAULT, name); /* missing in another version: checks stay on */
+    void *found = dlsym(RTLD_DEFAULT, name); /* another version lacks this function: the checks stay on */
     memcpy(&set_mode, &found, sizeof(set_mode));
     if (set_mode)
         set_mode(0 /* kIgnore */);
@@ -80,7 +80,7 @@ static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
     } else {
         queue->drained = true;
     }
-    /* Under the lock: after it sees drained, the loop closes the handle. */
+    /* Wakes the loop under the lock: after the loop sees drained, it closes the handle. */
     if (wake)
         (void)uv_async_send(&queue->async);
     pthread_mutex_unlock(&queue->lock);
@@ -131,7 +131,7 @@ static void run_tag(struct rpc_tag *tag)
     tag->fn(tag, tag->ok);
 }
 
-/* Runs cheap tags, then some costly ones; then other calls have their turn. */
+/* Runs all cheap tags, then some costly tags. Then the loop's other events have their turn. */
 static void queue_wake(uv_async_t *async)
 {
     struct rpc_queue *queue = async->data;
@@ -360,7 +360,7 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
     const bool whole = size > 0 && grpc_byte_buffer_reader_peek(&reader, &one) && GRPC_SLICE_LENGTH(*one) == size;
     if (size > 0 && !whole) {
         grpc_byte_buffer_reader_destroy(&reader);
-        (void)grpc_byte_buffer_reader_init(&reader, buffer); /* from the beginning */
+        (void)grpc_byte_buffer_reader_init(&reader, buffer); /* reads from the beginning */
         all = grpc_byte_buffer_reader_readall(&reader);
     }
     const uint8_t *bytes = whole ? GRPC_SLICE_START_PTR(*one) : GRPC_SLICE_START_PTR(all);

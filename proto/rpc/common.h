@@ -34,13 +34,13 @@ struct rpc_queue {
     struct rpc_tag *first, **last;         /* guarded by lock */
     bool drained;                          /* guarded by lock: gRPC delivers no more events */
     bool mute;                             /* guarded by lock: the loop's handle is gone */
-    _Atomic uint32_t n_connections;        /* for a resting server: with many, polls are some ms apart */
-    struct rpc_tag *costly, **costly_last; /* the loop's: costly tags that wait for their turn */
+    _Atomic uint32_t n_connections;        /* for a resting server: with many connections, polls are some ms apart */
+    struct rpc_tag *costly, **costly_last; /* costly tags that wait for their turn; used by the loop only */
     void (*done)(void *);
     void *data;
 };
 
-/* pthread_create for a thread that blocks all signals; returns its errno. */
+/* Starts a thread that blocks all signals. Returns pthread_create()'s errno. */
 int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void *arg) TITAN_MUST_USE;
 titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
 /* Pauses a resting server's thread between two polls of its connections. *paused_at: private to the thread. */
@@ -67,7 +67,7 @@ struct rpc_out {
 void rpc_out_clear(struct rpc_out *out); /* also initialises a zeroed struct */
 /* Takes ownership of the buffer, also on failure (TITAN_ENOMEM). */
 titan_status rpc_out_append(struct rpc_out *out, grpc_byte_buffer *buffer) TITAN_MUST_USE;
-grpc_byte_buffer *rpc_out_take(struct rpc_out *out); /* the first; the caller owns it */
+grpc_byte_buffer *rpc_out_take(struct rpc_out *out); /* takes the first message; the caller owns it */
 
 /* Decodes into at most budget bytes of objects; strings must be UTF-8 without NUL. buffer is borrowed. The caller owns
  * *ret: protobuf_c_message_free_unpacked(m, NULL). TITAN_EINVAL: the bytes are no such message. */

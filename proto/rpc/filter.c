@@ -107,7 +107,7 @@ static void stream_end(struct rpc_filter *s, uint32_t id)
         VEC_REMOVE(s->streams, s->n_streams, stream - s->streams);
 }
 
-/* One side of the call has sent its last frame. */
+/* Notes that one side of the call has sent its last frame. */
 static void stream_half_ends(struct rpc_filter *s, uint32_t id, bool client)
 {
     struct rpc_filter_stream *stream = stream_find(s, id);
@@ -315,9 +315,9 @@ titan_status rpc_filter_client(struct rpc_filter *s, const uint8_t *bytes, size_
 
 /* --- the server's frames ------------------------------------------------------------------------------------------ */
 
-/* Called with a complete frame head. A call that is over for the client stays over. For a refused call gRPC may write
- * another end: CANCELLED when a status meets the call's reset. Dropping a block is safe, because gRPC's blocks never
- * refer to earlier ones (server.c). DATA passes: it counts against windows. */
+/* Called with a complete frame head. Drops header blocks of a call that is over for the client. gRPC may write a second
+ * end of a refused call: CANCELLED when a status meets the call's reset. A dropped block is safe, because gRPC's blocks
+ * never refer to earlier blocks (server.c). DATA passes, because it counts against windows. */
 static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
 {
     struct rpc_frames *f = &s->server;

@@ -39,7 +39,7 @@ struct rpc_frames {
     uint32_t block;        /* the stream of an unfinished header block; 0: none */
 };
 
-/* All zero but for its limits at first. */
+/* Starts with all fields zero except limits. */
 struct rpc_filter {
     struct rpc_filter_limits limits;
     uint8_t n_preface;
@@ -53,7 +53,7 @@ struct rpc_filter {
     bool unwanted;                      /* the server's frame is dropped */
     uint32_t last_stream;
     uint32_t credit;    /* dropped bytes: gRPC has not seen them, and does not return their flow-control credit */
-    struct buf replies; /* for the client, sent between two frames of the server */
+    struct buf replies; /* replies to the client, sent between two frames of the server */
     struct rpc_filter_stream {
         uint32_t id, left; /* missing bytes of the message */
         uint8_t prefix[5], n_prefix;

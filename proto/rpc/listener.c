@@ -20,7 +20,7 @@
 
 enum {
     BACKLOG = 4096,
-    ACCEPTS = 64, /* per turn of the loop */
+    ACCEPTS = 64, /* connections accepted per turn of the loop */
 };
 
 struct rpc_listener {

@@ -15,10 +15,9 @@ enum rpc_listener_kind { RPC_LISTENER_LOCAL, RPC_LISTENER_PLAIN, RPC_LISTENER_TL
 struct rpc_listeners {
     struct rpc_listener *first;
     int spare_fd; /* freed to accept and close a connection when no other descriptor is left; -1: none */
-    /* The caller's: gets each new connection, which it then owns. fd -1: a connection was closed for lack of a
-     * descriptor. */
+    /* Set by the caller: gets and owns each new connection. fd -1: a connection was closed for lack of a descriptor. */
     void (*accepted)(void *data, int fd, enum rpc_listener_kind kind);
-    void (*closed)(void *data); /* the caller's: a handle has closed */
+    void (*closed)(void *data); /* set by the caller: a handle has closed */
     void *data;
 };
 

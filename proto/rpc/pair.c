@@ -32,9 +32,9 @@ struct rpc_pair {
     struct rpc_tls files;
     struct log log;
     pthread_mutex_t lock;
-    struct stamp seen[FILES]; /* loaded, or rejected */
+    struct stamp seen[FILES]; /* stamps of the files last loaded or rejected */
     struct texts texts;
-    SSL_CTX *context; /* a server's, from the texts */
+    SSL_CTX *context; /* a server's context, made from the texts */
 };
 
 static const char *path_of(const struct rpc_tls *tls, int file)
@@ -74,8 +74,8 @@ static int choose_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* Adds each certificate of the text: an authority's, or the own one and then its chain. False: none, or one was
- * refused. */
+/* Adds each certificate of the text: an authority's, or the own certificate and then its chain. False: there is none,
+ * or one was refused. */
 static bool certificates_add(SSL_CTX *context, const struct buf *text, bool authority)
 {
     BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
@@ -94,7 +94,7 @@ static bool certificates_add(SSL_CTX *context, const struct buf *text, bool auth
     return fine && n > 0;
 }
 
-/* A server's context of the texts, which have to fit each other. */
+/* Makes a server's context from the texts, which must fit each other. */
 static titan_status context_make(const struct rpc_tls *tls, const struct texts *texts, SSL_CTX **ret,
                                  struct titan_error *err)
 {
@@ -128,7 +128,7 @@ static titan_status context_make(const struct rpc_tls *tls, const struct texts *
         return status;
     }
     (void)SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_read_ahead(context, 0); /* the proxy waits for bytes that are in the socket */
+    SSL_CTX_set_read_ahead(context, 0); /* the proxy waits for bytes in the socket itself */
     (void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     (void)SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                         SSL_MODE_RELEASE_BUFFERS);
@@ -200,7 +200,7 @@ titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, str
     if (!pair)
         return titan_fail(err, TITAN_ENOMEM, "tls: no memory");
     pair->files = *tls;
-    stamps_read(tls, pair->seen); /* before reading: changes during the read are then seen later */
+    stamps_read(tls, pair->seen); /* taken before the read: a later check sees changes during it */
     titan_status status = load(tls, &pair->texts, &pair->context, err);
     if (status != TITAN_OK) {
         free(pair);
@@ -273,7 +273,8 @@ SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only)
     SSL *ssl = SSL_new(pair->context);
     (void)pthread_mutex_unlock(&pair->lock);
     if (ssl && SSL_set_fd(ssl, fd) == 1) {
-        /* Otherwise a client without a certificate is anonymous: enrolment and bearer tokens use the same port. */
+        /* Without certificates_only a client without a certificate is anonymous: enrolment and bearer tokens use the
+         * same port. */
         SSL_set_verify(ssl, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);
         SSL_set_accept_state(ssl);
         return ssl;

@@ -90,8 +90,8 @@ static size_t backlog(const struct rpc_proxy_end *end)
     return end->out.len - end->sent;
 }
 
-/* Can OpenSSL's last call be repeated later? A client that leaves during the handshake, such as a port scanner, is no
- * failed client. */
+/* Can OpenSSL's last call be repeated later? A client that leaves during the handshake, such as a port scanner, counts
+ * as no failed client. */
 static bool tls_waits(struct rpc_proxy_connection *c, int rc)
 {
     const int error = SSL_get_error(c->tls, rc);
@@ -165,13 +165,13 @@ static void identify(struct rpc_proxy_connection *c)
 
 /* --- carrying ----------------------------------------------------------------------------------------------------- */
 
-/* The client is read while its bytes have room on their way. */
+/* Is there room for more of the client's bytes on their way to gRPC? */
 static bool has_room(const struct rpc_proxy_connection *c)
 {
     return !c->left && backlog(&c->client) < BACKLOG_BYTES && backlog(&c->inner) < BACKLOG_BYTES;
 }
 
-/* False: the client is gone, or must not continue. */
+/* Carries the client's bytes. False: the client is gone, or must not continue. */
 static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
     ssize_t n = sizeof(proxy->bytes);
@@ -203,7 +203,7 @@ static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     return true;
 }
 
-/* all: to the end, which gRPC has written. False: end the connection. */
+/* Carries gRPC's bytes. all: to the end, because gRPC has written its last byte. False: end the connection. */
 static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool all)
 {
     ssize_t n;
@@ -254,7 +254,7 @@ static void end_seen(struct rpc_proxy *proxy, struct rpc_proxy_end *end, uint32_
     else if (in || (c->tls && !SSL_is_init_finished(c->tls)))
         goes_on = has_room(c) ? from_client(proxy, c) : !hung_up;
     if (goes_on && !c->left && !end_flush(&c->inner))
-        goes_on = from_inner(proxy, c, true); /* takes no more input; its earlier output is still read */
+        goes_on = from_inner(proxy, c, true); /* gRPC takes no more input; its earlier output is still read */
     if (!goes_on || !end_flush(&c->client) || (c->left && backlog(&c->client) == 0) || !watch_both(proxy, c))
         connection_end(proxy, c);
 }
@@ -273,7 +273,7 @@ static void cut_take(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     }
 }
 
-/* False: the proxy closes. */
+/* Takes new connections. False: the proxy closes. */
 static bool arrivals_take(struct rpc_proxy *proxy)
 {
     uint64_t n;

@@ -24,14 +24,14 @@ struct rpc_proxy_end {
     size_t sent;
 };
 
-/* How to end a connection: within 2 s, so that gRPC's remaining output reaches the client; or at once, counted as
- * refused, to give its place to another connection of its address. */
+/* How to end a connection. SOON: within 2 s, so that gRPC's remaining output reaches the client. NOW: at once, counted
+ * as refused, to give its place to another connection of its address. */
 enum rpc_cut { RPC_CUT_NOT, RPC_CUT_SOON, RPC_CUT_NOW };
 
 /* Owned by the thread from rpc_proxy_add to the call of ended, except fields marked as the caller's. */
 struct rpc_proxy_connection {
     struct rpc_proxy_connection *next, *prev;
-    struct rpc_proxy_connection *next_arrival; /* in the list of arrivals, or of the ended */
+    struct rpc_proxy_connection *next_arrival; /* next in the list of arrivals, or of ended connections */
     struct rpc_proxy_end client, inner;
     struct rpc_filter filter;
     SSL *tls;         /* NULL: no TLS */
@@ -39,7 +39,7 @@ struct rpc_proxy_connection {
     bool gone, cutting;
     int64_t deadline_ns; /* monotonic clock; 0: none */
     struct titan_error why;
-    struct rpc_tag ended; /* the caller's: its fn and owner */
+    struct rpc_tag ended; /* the caller sets its fn and owner */
     /* The certificate that the client has proved, set before gRPC gets a byte: its SPIFFE URI and validity, in ms since
      * 1970. */
     atomic_bool identified;

@@ -18,7 +18,7 @@ enum { NOT_FOUND = 5, UNIMPLEMENTED = 12 };
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-/* The rest of symbol behind name and a dot; "" when both are equal, NULL when symbol has another prefix. */
+/* Returns the rest of symbol behind name and a dot; "" if both are equal, NULL if symbol has another prefix. */
 static const char *behind(const char *symbol, const char *name)
 {
     const size_t len = strlen(name);
@@ -149,7 +149,7 @@ static void send_services(struct rpc_call *call, reflection_response *response, 
     size_t n = 0;
     for (size_t t = 0; t < ARRAY_SIZE(tables); t++) {
         for (size_t i = 0; i < tables[t].n && n < MAX_SERVICES; i++) {
-            /* "/pkg.Service/Method": tables group the methods of a service. */
+            /* A path is "/pkg.Service/Method"; tables group the methods of a service. */
             const char *path = tables[t].methods[i].path;
             const size_t len = strcspn(path + 1, "/");
             if (len >= sizeof(names[n]) || (i > 0 && strncmp(path, tables[t].methods[i - 1].path, len + 2) == 0))

@@ -68,7 +68,7 @@ titan_status rpc_exchange_outcome(const struct rpc_exchange *x, struct titan_err
     if (status != TITAN_OK) /* the message is Titan's own */
         return titan_fail(err, status, "%s", text[0] ? text : titan_status_text(status));
     status = titan_status_from_grpc((int)code);
-    /* Not cancelled by this side, and without Titan's status: a stopping server drops late calls. */
+    /* This side has not cancelled the call, and the answer lacks Titan's status: a stopping server drops late calls. */
     if (code == GRPC_STATUS_CANCELLED)
         return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__,
                                RPC_NO_ANSWER "%s: it dropped the call", target);
@@ -122,7 +122,7 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
         rpc_arg_int(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         {.type = GRPC_ARG_STRING,
          .key = (char *)(uintptr_t)GRPC_ARG_DEFAULT_AUTHORITY,
-         .value.string = (char *)(uintptr_t) "localhost"}, /* gRPC's own value for sockets that it connects */
+         .value.string = (char *)(uintptr_t) "localhost"}, /* as gRPC sets it for its own sockets */
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args) - (fd < 0), .args = args};
     grpc_channel_credentials *credentials = pair ? rpc_pair_client(pair) : grpc_insecure_credentials_create();
@@ -153,7 +153,7 @@ void rpc_remote_reconnect(struct rpc_remote *remote, bool next)
     remote->target = remote->targets.at[(at + next) % remote->targets.n];
     if (remote->authorization && is_local(remote->target))
         return;                            /* rpc_exchange_begin() checks that connection itself */
-    grpc_channel_destroy(remote->channel); /* its calls continue */
+    grpc_channel_destroy(remote->channel); /* the calls of this channel continue */
     remote->channel = channel_create(remote->target, remote->pair, -1);
 }
 
@@ -230,7 +230,7 @@ void rpc_exchange_begin(struct rpc_exchange *ret, struct rpc_remote *remote, grp
 {
     titan_assert(remote->channel && path[0] == '/');
     if (remote->pair && rpc_pair_refresh(remote->pair)) {
-        grpc_channel_destroy(remote->channel); /* its calls continue */
+        grpc_channel_destroy(remote->channel); /* the calls of this channel continue */
         remote->channel = channel_create(remote->target, remote->pair, -1);
     }
     struct titan_error refused;
@@ -261,7 +261,7 @@ void rpc_exchange_start(struct rpc_exchange *x, const grpc_op_type *types, size_
         if (types[i] == GRPC_OP_SEND_INITIAL_METADATA && x->remote->authorization) {
             x->header = (grpc_metadata){
                 .key = grpc_slice_from_static_string("authorization"),
-                .value = grpc_slice_from_static_string(x->remote->authorization), /* outlives the call */
+                .value = grpc_slice_from_static_string(x->remote->authorization), /* the text outlives the call */
             };
             op->data.send_initial_metadata.count = 1;
             op->data.send_initial_metadata.metadata = &x->header;

@@ -22,8 +22,8 @@ struct rpc_remote {
     int socket; /* socket of the one-time connection to a Unix socket with a token; -1 = none */
 };
 
-/* target: one address or a list, beginning with the first. tls: for TCP, NULL = without; never for a Unix socket.
- * Connects at the first call. */
+/* target: one address or a list; calls begin with its first address. tls: for TCP, never for a Unix socket; NULL =
+ * without TLS. Connects at the first call. */
 titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, struct rpc_remote *ret,
                              struct titan_error *err) TITAN_MUST_USE;
 /* The next call makes a new connection and resolves the name again; next: to the next address of the list. */

@@ -51,7 +51,7 @@ enum {
 };
 
 struct endpoint {
-    struct rpc_method method; /* path NULL: all methods that are not served */
+    struct rpc_method method; /* path NULL: stands for all methods that are not served */
     void *data;
     bool own; /* health and reflection */
 };
@@ -84,16 +84,16 @@ struct rpc_server {
     uint32_t n_up; /* connections that gRPC has not shut down */
     struct rpc_refusals refusals;
     int64_t refusal_reported_ms;
-    struct endpoint *endpoints; /* the last one: methods that are not served */
+    struct endpoint *endpoints; /* the last endpoint stands for methods that are not served */
     size_t n_endpoints;
-    void *methods_data; /* for endpoints other than Titan's own */
+    void *methods_data; /* data of all endpoints except Titan's own */
     struct rpc_health health;
     struct rpc_reflection reflection;
 
     struct rpc_call *open;
     size_t n_calls; /* slots and calls alive */
     bool started, stopping, stopped;
-    uv_timer_t timer; /* for late requests; during shutdown, for its end */
+    uv_timer_t timer; /* finds late requests; during shutdown, ends the grace */
     int handles;      /* handles still open */
     void (*done)(void *);
     void *data;
@@ -125,7 +125,7 @@ struct rpc_call {
     bool want_drain;
 
     struct rpc_out out;
-    grpc_byte_buffer *out_now; /* in the batch of send_tag */
+    grpc_byte_buffer *out_now; /* the message in the batch of send_tag */
     titan_status status;
     grpc_slice status_text;
 
@@ -207,7 +207,7 @@ static void recv_next(struct rpc_call *call)
 {
     if (call->receiving || call->over || call->finishing)
         return;
-    /* The server stops reading a client that does not read its answers. */
+    /* If a client does not read its answers, the server stops reading from the client. */
     call->recv_held = call->out.n >= call->server->options.max_queue;
     if (call->recv_held)
         return;
@@ -692,7 +692,7 @@ static void connection_shut(struct connection *c, bool at_once)
         grpc_server_cancel_all_calls(c->grpc);
 }
 
-/* Called after the proxy has closed it. */
+/* Called after the proxy has closed the connection. */
 static void connection_ended(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
@@ -753,7 +753,7 @@ static grpc_server *grpc_open(const struct connection *c)
         rpc_arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         rpc_arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
         rpc_arg_int(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, RPC_FRAME_MAX),
-        /* Headers never refer to earlier answers: the filter may drop an answer. */
+        /* Without a table, headers never refer to earlier answers. So the filter may drop an answer. */
         rpc_arg_int(GRPC_ARG_HTTP2_HPACK_TABLE_SIZE_ENCODER, 0),
         /* Identity only: a small compressed message could exceed the limit when decompressed. */
         rpc_arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),

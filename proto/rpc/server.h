@@ -72,7 +72,8 @@ struct rpc_server_options {
     /* Open calls per uid, certificate or token; calls without any of these count per address. Root and this process's
      * uid have no limit. 0 = 4096 */
     uint32_t max_user_calls;
-    uint32_t max_own_calls;          /* ... of health and reflection, per uid or address; 0 = 16. As above */
+    /* Open calls of health and reflection, per uid or address; 0 = 16. The same uids are exempt. */
+    uint32_t max_own_calls;
     uint32_t max_user_message_bytes; /* largest message of another uid or over TCP; 0 = max_message_bytes */
     /* Limit of gRPC's memory for one uid or address: incomplete messages and unsent output. Beyond the limit streams
      * are aborted. Many addresses together share four times this amount, and so do many uids. 0 = 64 MiB */
@@ -121,7 +122,7 @@ void rpc_server_review(struct rpc_server *server);
 /* Refuses new calls, lets running calls finish for grace_ms, cancels the rest, then calls done (on the loop) exactly
  * once. done may free the server. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data);
-/* Refused since the start. */
+/* Numbers of refusals since the start. */
 struct rpc_refusals {
     uint64_t connections; /* beyond a limit, without a free descriptor, or ended by the proxy */
     uint64_t calls;       /* beyond max_user_calls or max_own_calls */
@@ -149,7 +150,8 @@ void *rpc_call_data(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call);
 /* Never NULL; borrowed until on_close. */
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call);
-/* The caller renewed its certificate over its connection: this and its other calls get the new certificate's end. */
+/* The caller renewed its certificate over its connection. The connection and its calls get the new certificate's
+ * end. */
 void rpc_call_renewed(struct rpc_call *call, int64_t until_ms);
 /* For options.authorize: sets an identity beyond the transport's (RPC_ID_TOKEN). */
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity);

@@ -67,7 +67,7 @@ static titan_status take(struct rpc_targets *targets, const char *text, size_t l
 void rpc_targets_report(char reported[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why)
 {
     const size_t len = strlen(reported), head = strlen(RPC_NO_ANSWER);
-    const bool absent = strncmp(why->msg, RPC_NO_ANSWER, head) == 0; /* the address follows */
+    const bool absent = strncmp(why->msg, RPC_NO_ANSWER, head) == 0; /* the address follows this prefix */
     (void)snprintf(reported + len, RPC_TARGETS_TEXT - len, "%s%s%s%s", len ? "; " : "", absent ? "" : target,
                    absent ? "" : ": ", absent ? why->msg + head : why->msg);
 }

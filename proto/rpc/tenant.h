@@ -20,7 +20,7 @@ struct rpc_pool {
 };
 
 struct rpc_tenant {
-    struct rpc_tenant *next;      /* in its bucket */
+    struct rpc_tenant *next;      /* next tenant of the bucket */
     enum rpc_id_kind kind;        /* RPC_ID_NONE: an address */
     char key[192];                /* a uid or address as text, or the caller's name */
     struct rpc_identity identity; /* identity of the connections of a user */
@@ -45,10 +45,10 @@ struct rpc_tenants {
 
 /* The tenant of a new connection; NULL: refused. The caller gets a reference. */
 struct rpc_tenant *rpc_tenant_of_user(struct rpc_tenants *all, int fd);
-/* Also returns the address with the port as gRPC writes it. A host is an address; an IPv6 host is its /64, because one
+/* text gets the address with the port as gRPC writes it. A host is an address; an IPv6 host is its /64, because one
  * host can choose any address in it. */
 struct rpc_tenant *rpc_tenant_of_address(struct rpc_tenants *all, int fd, char *text, size_t text_bytes);
-/* The tenant that a call of a connection counts against: the caller, if it has a certificate or token, from any
+/* Returns the tenant that a connection's call counts against: the caller if it has a certificate or token, from any
  * address. NULL: out of memory. The caller gets a reference. */
 struct rpc_tenant *rpc_tenant_of_call(struct rpc_tenants *all, struct rpc_tenant *connection,
                                       const struct rpc_identity *caller);

@@ -33,7 +33,7 @@ typedef Titan__Internal__FormEpoch form_epoch;
 typedef Titan__Internal__AgentJobRecord job_record;
 typedef Titan__Internal__PeerMessage peer_message;
 
-#define HEARTBEAT_MS 200 /* until a coordinator gives its interval */
+#define HEARTBEAT_MS 200 /* valid until a coordinator gives its own interval */
 #define AWAY_MS 1000
 #define HEARTBEATS_KEPT 64
 #define ENDED_KEPT 64
@@ -44,7 +44,7 @@ typedef Titan__Internal__PeerMessage peer_message;
     (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                    \
     (name).field = (part)
 
-/* A command to workers, likewise. */
+/* A command to workers: part goes into the field of its kind. */
 #define COMMAND(name, KIND, field, part)                                                                               \
     command_to_worker name = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;                                                   \
     (name).kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##KIND;                                                  \
@@ -72,16 +72,16 @@ struct agent_worker {
     char *fault; /* the illegal message or page it is killed for; NULL = none */
     struct agent_sample sample;
     struct watch watch;
-    uint64_t commanded_epoch;                  /* newest epoch of a command to form */
+    uint64_t commanded_epoch;                  /* newest epoch that a command to form named */
     Titan__Internal__WorkerQuiesced *quiesced; /* its last report of leaving an epoch; owned */
     agent_message *progress;                   /* newest progress report; owned */
     bool progress_kept;                        /* the progress report is or was in the report queue */
     uint64_t revoked_epoch;                    /* the epoch it must leave; 0 = none */
     int64_t revoked_at;
     struct {
-        uint64_t epoch, step, busy_ns; /* at the start of the window */
+        uint64_t epoch, step, busy_ns; /* the values at the start of the window */
         int64_t at;
-        double busy_ms; /* per step, in the last whole window; 0 = none */
+        double busy_ms; /* busy time per step in the last whole window; 0 = none */
         bool straggles; /* reported as a straggler and not faster since */
     } step_time;
 };
@@ -118,7 +118,7 @@ struct agent_core {
     uint64_t session_term;
     struct seen_term seen;
     bool up, registered, answered, ending; /* answered: the coordinator answered a heartbeat of this session */
-    bool fenced_reported, forged_reported; /* in this session */
+    bool fenced_reported, forged_reported; /* flags of this session */
     bool range_reported;                   /* logged for a datagram in this session */
     bool unproved_reported;
     bool leader_epoch_since; /* an acting leader's epoch was accepted since the registration */
@@ -126,8 +126,8 @@ struct agent_core {
     bool draining, quiet;
     uint32_t heartbeat_ms, away_ms, leader_lease_ms;
     uint64_t heartbeat, ids, sessions;
-    struct proof_keys
-        session_keys; /* of the newest acknowledgement and the one before; none = the coordinator is older */
+    /* keys of the newest and previous acknowledgement; none = the coordinator is older */
+    struct proof_keys session_keys;
     struct {
         uint64_t number;
         int64_t at;
@@ -171,7 +171,7 @@ void agent_worker_free(struct agent_worker *w); /* w must be out of the table */
 uint32_t agent_workers_alive(const struct agent_core *c);
 /* May a worker report this? Workers write their pages themselves. */
 bool agent_sample_legal(const struct agent_sample *s);
-/* Is the worker in this epoch or an older one, as far as known? */
+/* Is the worker, as far as known, in this epoch or an older epoch? */
 bool agent_in_epoch(const struct agent_worker *w, uint64_t epoch);
 
 /* --- agent_job_table.c -------------------------------------------------------------------------------------------- */
@@ -189,30 +189,32 @@ void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forget
 void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out);
 /* Queues a copy for the next session. The caller sends the report now if the session takes it. */
 void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
-void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out); /* keep and send */
+/* Queues a copy of the report, and sends the report. */
+void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out);
 /* Sends a worker's progress. Only the newest is kept, and queued with the worker's next other report. */
 void agent_progress(struct agent_core *c, struct agent_worker *w, agent_message *m, struct agent_actions *out);
 void agent_progress_keep(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
 void agent_reports_flush(struct agent_core *c, int64_t now,
                          struct agent_actions *out); /* sends all queued reports, in order */
-void agent_reports_resend(struct agent_core *c);     /* with the next flush */
+void agent_reports_resend(struct agent_core *c);     /* the next flush sends all of them again */
 void agent_reports_expire(struct agent_core *c, int64_t now);
 
 /* --- node_gpus.c -------------------------------------------------------------------------------------------------- */
-void agent_gpus_report(struct agent_core *c, struct agent_actions *out); /* unless this session's coordinator has
-                                                                          * them */
+/* Sends the slots' GPUs, unless this session's coordinator has them. */
+void agent_gpus_report(struct agent_core *c, struct agent_actions *out);
 
 /* --- heartbeats.c ------------------------------------------------------------------------------------------------- */
-void agent_coordinator_received(struct agent_core *c, int64_t at); /* it answered a message sent at that time */
+/* The coordinator answered a message that was sent at time `at`. */
+void agent_coordinator_received(struct agent_core *c, int64_t at);
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_heartbeat_deadline(const struct agent_core *c);
-/* false: m answers none of the newest heartbeats. */
+/* Returns false if m answers no recent heartbeat. */
 bool agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__HeartbeatAnswer *m);
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m);
 
 /* --- worker_commands.c -------------------------------------------------------------------------------------------- */
-/* Sends the command to the job's workers here that it names, with their ranks. */
+/* Sends the command to each of its workers that runs here, with the worker's rank. */
 void agent_command_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now,
                           struct agent_actions *out);
@@ -238,7 +240,7 @@ void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_
 /* --- epoch_fence.c ------------------------------------------------------------------------------------------------ */
 enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
 enum fence agent_fence_form(const struct agent_job *j, const form_epoch *form);
-/* Is every field in its range? If not, it is counted, and ret_why names the field. */
+/* Is every field in its range? If not, the message is counted, and ret_why names the field. */
 bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why);
 /* false: m is from an older coordinator. proof: the acknowledgement's; NULL = m is no acknowledgement. */
 bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out);
@@ -266,7 +268,7 @@ void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from
 void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out);
 
 /* --- peer_messages.c ---------------------------------------------------------------------------------------------- */
-/* The index-th number of that name, drawn from the core's seed. */
+/* Draws number `index` of the series `name` from the core's seed. */
 uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index);
 /* Fills in term, from, a fresh id if 0, and the proofs under the keys. Returns the id. */
 uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, const struct proof_keys *keys,

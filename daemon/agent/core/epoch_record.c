@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* epoch_record.c - the record of a job's epochs: accepted, the one before, promised, of acting leaders. */
+/* epoch_record.c - the record of a job's epochs: the accepted, the previous and the promised epoch, acting leaders'
+ * epochs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
         r->accepted = agent_message_copy(&form->base);
         j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
         j->relay_epoch = 0;
-        c->drop_failover(j); /* its state and size are of the previous epoch */
+        c->drop_failover(j); /* failover's state refers to the previous epoch */
     }
     r->term = c->seen.term;
     c->leader_epoch_since |= leader != NULL;

@@ -64,7 +64,7 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     exited.cause = causes[first].cause;
     MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
 
-    /* The report is kept for a command about the worker that is still in flight. */
+    /* Keeps the report: a command about the worker may still be in flight. */
     size_t slot = c->n_ended++ % ENDED_KEPT;
     if (c->n_ended > ENDED_KEPT)
         titan__internal__agent_message__free_unpacked(c->ended[slot].report, NULL);

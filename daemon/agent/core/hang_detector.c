@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "titan/internal/worker.pb-c.h"
 
-#define TAIL_FADE 8192 /* at this total all counts are halved */
+#define TAIL_FADE 8192 /* total at which all counts are halved */
 #define AGAIN_MS 1000
 #define STOPPED_SAMPLES 2
 
@@ -18,11 +18,11 @@ void tail_add(struct tail *t, uint64_t ms)
     if (t->total >= TAIL_FADE) {
         t->total = 0;
         for (unsigned i = 0; i < TAIL_BUCKETS; i++) {
-            t->counts[i] = (t->counts[i] + 1) / 2; /* rounded up: a single value is not forgotten at once */
+            t->counts[i] = (t->counts[i] + 1) / 2; /* rounded up, so that a single value stays for a while */
             t->total += t->counts[i];
         }
     }
-    /* Four buckets per power of two; single milliseconds below eight. */
+    /* A power of two has four buckets. Below eight each millisecond has its own bucket. */
     unsigned i = (unsigned)MIN(ms, UINT64_C(3));
     if (ms >= 4) {
         const unsigned top = 63 - (unsigned)__builtin_clzll(ms);
@@ -69,7 +69,7 @@ enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, c
     bool moved = fresh || s->actions != w->actions || s->step != w->step;
     int64_t gap = w->seen ? MIN(now - w->seen_at, WATCH_GAP_MS) : 0;
 
-    /* Lost: the part of the time since the last sample in which the worker was runnable without a processor. */
+    /* lost: part of the time since the last sample in which the worker was runnable without a processor. */
     const uint64_t ran = s->cpu_ms >= w->cpu_ms ? s->cpu_ms - w->cpu_ms : 0;
     w->cpu_ms = s->cpu_ms;
     w->ran_ms = MIN(w->ran_ms + ran, (uint64_t)WATCH_GAP_MS); /* ticks are coarser than samples */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hang_detector.h - does a worker make progress? Judged by samples of its page and process (agent_core.h), against its
+/* hang_detector.h - does a worker make progress? Samples of its page and process (agent_core.h) are judged against its
  * own step time.
  *
- * A worker hangs when it waits for no other and nothing moves for longer than max(floor, 1.5 x p99.9 of its own step
- * time, waits for others excluded); or when two samples find its process stopped. A step in which a hang was found does
- * not count as step time. Between two samples at most WATCH_GAP_MS count: beyond that the agent stood still, most
- * likely with the machine. Time in which the worker's threads were runnable without a processor does not count either:
- * the machine was busy. */
+ * A worker hangs in two cases. Either it waits for no other worker and nothing moves for longer than max(floor, 1.5 x
+ * p99.9 of its own step time, without waits for others). Or two samples find its process stopped. The step of a hang
+ * does not count as step time. Between two samples at most WATCH_GAP_MS count: in a longer gap the agent stood still,
+ * most likely with the machine. Time in which the worker's threads were runnable without a processor does not count
+ * either: the machine was busy. */
 #ifndef TITAN_DAEMON_AGENT_CORE_HANG_DETECTOR_H
 #define TITAN_DAEMON_AGENT_CORE_HANG_DETECTOR_H
 
@@ -30,11 +30,11 @@ struct watch {
     struct tail steps;
     uint64_t actions, step, epoch;
     int64_t seen_at;      /* time of the last sample */
-    int64_t still_since;  /* nothing moved since, and it waits for no other */
-    int64_t moved_at;     /* last movement, waiting or not; shifted by time without a processor */
-    uint64_t cpu_ms;      /* at the last sample */
+    int64_t still_since;  /* since then nothing moved, and the worker waits for no other */
+    int64_t moved_at;     /* last movement, waiting or not; time without a processor shifts it */
+    uint64_t cpu_ms;      /* processor time at the last sample */
     uint64_t ran_ms;      /* processor time not yet credited */
-    uint64_t own_ms;      /* outside of waits, since the last step */
+    uint64_t own_ms;      /* time outside of waits since the last step */
     bool seen;            /* there was a sample */
     bool first, reported; /* first: no step finished in this epoch; reported: the hang is reported */
     unsigned stopped;     /* consecutive samples that found the process stopped */
@@ -44,11 +44,12 @@ enum watch_verdict { WATCH_WELL, WATCH_HANGS, WATCH_STOPPED };
 struct watch_limits {
     uint32_t floor_ms, unknown_ms;
 };
-/* Not WATCH_WELL: once when the hang begins, then each second; *ret_ms = how long it hangs. */
+/* Returns another verdict than WATCH_WELL once when the hang begins, then each second. *ret_ms: duration of the
+ * hang. */
 enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, const struct watch_limits *limits,
                                 int64_t now, uint32_t *ret_ms);
-/* How long it may stand still: at least floor_ms, and at least unknown_ms while its step time is unknown. */
+/* How long a worker may stand still: at least floor_ms, and at least unknown_ms while its step time is unknown. */
 uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits);
-bool watch_hangs(const struct watch *w); /* reported, and nothing moved since */
+bool watch_hangs(const struct watch *w); /* a hang is reported, and nothing has moved since */
 
 #endif

@@ -6,8 +6,8 @@
 #include "base/cleanup.h"
 #include "daemon/agent/core/agent_core_internal.h"
 
-#define STREAM_HEARTBEATS 4 /* in away_ms, while datagrams are answered */
-#define DEAF_MS 10000       /* without an answer from a coordinator that answered before: opens another session */
+#define STREAM_HEARTBEATS 4 /* stream heartbeats in away_ms, while datagrams are answered */
+#define DEAF_MS 10000       /* silence of a coordinator that answered before, until the agent opens another session */
 
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until)
 {
@@ -35,7 +35,7 @@ static bool coordinator_answers(const struct agent_core *c, int64_t now)
     return MAX(c->contact ? c->contact_at : INT64_MIN, c->datagram_at) > now - (int64_t)c->away_ms;
 }
 
-/* Also between two sessions: with many lost packets an open takes long. */
+/* Heartbeats also go out between two sessions, because an open takes long when many packets are lost. */
 static bool sends_heartbeats(const struct agent_core *c, int64_t now)
 {
     return (c->registered && !c->ending) || (c->coordinator && c->session_term && coordinator_answers(c, now));

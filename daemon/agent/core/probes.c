@@ -105,7 +105,8 @@ void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from
 {
     for (struct probe *p = c->probes, *next; p; p = next) {
         next = p->next;
-        if (p->id != m->id || strcmp(p->node, m->from) != 0) /* another node now has its address */
+        /* the node's address may now belong to another node */
+        if (p->id != m->id || strcmp(p->node, m->from) != 0)
             continue;
         if (agent_proof_holds(c, m, &p->keys))
             probe_end(c, p, true, out);
@@ -114,7 +115,8 @@ void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from
     }
 }
 
-/* The coordinator asked that agent for the ping, and gave the agent a key for it, derived from this session's key. */
+/* Another agent pings at the coordinator's request. The coordinator gave that agent a key for the ping, derived from
+ * this session's key. */
 void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out)
 {
     peer_message pong = TITAN__INTERNAL__PEER_MESSAGE__INIT;

@@ -20,7 +20,7 @@ void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *ou
 {
     const bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION ||
                         m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
-    m->term = c->registered ? c->session_term : c->seen.term; /* even if no session takes the message */
+    m->term = c->registered ? c->session_term : c->seen.term; /* the message has a term even if no session takes it */
     titan_assert(m->term <= c->seen.term);
     if (c->up && !c->ending && (c->registered || always))
         agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m->base);

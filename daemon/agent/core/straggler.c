@@ -7,7 +7,7 @@
 
 #define STRAGGLER_STEPS 20  /* minimum steps of a window */
 #define STRAGGLER_MS 5000   /* minimum time of a window: short steps are noisy */
-#define STRAGGLER_RATIO 1.5 /* of the median */
+#define STRAGGLER_RATIO 1.5 /* a straggler's time, relative to the median */
 
 static int by_value(const void *a, const void *b)
 {

@@ -69,7 +69,7 @@ void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch,
     COMMAND(command, REVOKE, revoke, &revoke);
     agent_command_job(c, job_id, &command, out);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
-        /* A stopping worker has its grace. */
+        /* A stopping worker keeps its grace. */
         if (w->job_id != job_id || w->end == END_ASKED || !agent_in_epoch(w, epoch) || w->revoked_epoch >= epoch)
             continue;
         if (w->revoked_epoch == 0) /* otherwise the time runs since the first revoke */

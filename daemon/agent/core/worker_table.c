@@ -14,7 +14,7 @@ struct agent_worker *agent_worker_add(struct agent_core *c, uint64_t job_id, uin
     titan_assert(w);
     w->job_id = job_id;
     w->id = worker_id;
-    struct agent_worker **at = &c->workers; /* in order of arrival */
+    struct agent_worker **at = &c->workers; /* appends, so the list is in order of arrival */
     while (*at)
         at = &(*at)->next;
     *at = w;

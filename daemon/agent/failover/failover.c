@@ -24,8 +24,8 @@ void failover_drop(struct agent_job *j)
     free(s);
 }
 
-/* Has the epoch members here, alive or not, and can this agent reach the others? Called after every input, and an epoch
- * may have thousands of members: one pass over them suffices. */
+/* Does the epoch have members here, alive or not, and can this agent reach the others? Called after every input. An
+ * epoch may have thousands of members, so the function passes over them only once. */
 static bool is_wanted(const struct agent_core *c, struct agent_job *j)
 {
     const form_epoch *accepted = j->record->accepted;
@@ -57,7 +57,7 @@ void failover_on_datagram(struct agent_core *c, const peer_message *m, const cha
         failover_keys(f, &keys);
     if (keys.n && !strcmp(m->to, c->node))
         key = proof_find(m, &keys, &at);
-    /* An older version's epoch has no key: the address must match instead. */
+    /* An epoch of an older version has no key. Then the sender's address must match instead. */
     if (!address || (keys.n ? key < 0 : strcmp(address, from) != 0)) {
         agent_unproved(c, from, out);
         return;
@@ -141,7 +141,8 @@ int64_t failover_deadline(const struct agent_core *c)
         int64_t away = c->contact_at + (int64_t)c->away_ms;
         if (!s) {
             if (away > c->ticked_at ||
-                c->ticked_at < failover_lease_pause(c)) /* at once, for an epoch accepted since */
+                /* an epoch accepted since then gets its state at once */
+                c->ticked_at < failover_lease_pause(c))
                 due = MIN(due, away);
             continue;
         }

@@ -22,7 +22,7 @@
 
 #include "daemon/agent/agent_core.h"
 
-struct failover_state; /* of one job and its accepted epoch */
+struct failover_state; /* state for one job and its accepted epoch */
 
 /* Is the coordinator known, and silent for longer than away_ms? */
 bool failover_coordinator_away(const struct agent_core *c, int64_t now);
@@ -34,7 +34,7 @@ void failover_on_quiesced(struct agent_core *c, const Titan__Internal__WorkerQui
                           struct agent_actions *out);
 void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t failover_deadline(const struct agent_core *c); /* INT64_MAX = none */
-/* Extends the others' deadlines to promise and to leave an epoch by ms. */
+/* Extends by ms the deadlines of other agents to promise and to leave an epoch. */
 void failover_shift(struct agent_core *c, int64_t ms);
 struct agent_job;
 void failover_drop(struct agent_job *j);                                    /* frees the attempt, if any */

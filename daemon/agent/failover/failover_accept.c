@@ -30,7 +30,8 @@ void failover_on_propose(const struct failover *f, const peer_message *m)
     promise.counts[promise.n_counts++] = agent_job_accepted(f->job);
     if (promise.granted) {
         if (f->job->failover && f->job->failover->proposal)
-            failover_give_up(f); /* from now on no lower epoch is accepted, the own proposal included */
+            /* from now on no lower epoch is accepted, not even the own proposal */
+            failover_give_up(f);
         agent_job_promise(f->core, f->job, form, f->out);
         titan_assert(r->promised_epoch == form->epoch);
     }
@@ -50,7 +51,7 @@ void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuies
     (void)failover_send(f, f->job->relay_to, &m);
 }
 
-/* From the acting leader that has this agent's promise, if it still needs the revoke. */
+/* Handles a revoke of the acting leader that has this agent's promise, if the leader still needs it. */
 void failover_on_revoke(const struct failover *f, const peer_message *m)
 {
     uint64_t epoch = m->revoke->epoch;
@@ -67,7 +68,7 @@ void failover_on_revoke(const struct failover *f, const peer_message *m)
             failover_relay(f, w->quiesced);
 }
 
-/* This agent's own entries: a peer names an epoch's workers, not their addresses. */
+/* Returns the members' entries of this agent's own record: a peer names an epoch's workers, not their addresses. */
 static Titan__Internal__Member **own_members(const struct failover *f, Titan__Internal__Member *const *of, size_t n)
 {
     const form_epoch *accepted = f->job->record->accepted;
@@ -92,10 +93,10 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
         !failover_has_quorum(f, reported) ||
         ((reported->source_epoch == 0 || reported->source_epoch >= reported->epoch) && !MUTANT(COMMIT_UNSOUND)) ||
         reported->n_state_holders > EPOCH_HOLDERS_MAX)
-        return; /* it was not promised, or is not sound */
+        return; /* the epoch was not promised, or is not sound */
 
-    /* The epoch has members from this agent's record, and memory as its only source. The coordinator or a worker here
-     * named its paths. */
+    /* The accepted epoch takes its members from this agent's record, and memory as its only source. The coordinator or
+     * a worker here named its paths. */
     form_epoch form = *reported;
     form.members = own_members(f, reported->members, reported->n_members);
     form.departing = own_members(f, reported->departing, reported->n_departing);

@@ -36,18 +36,19 @@ struct failover_state {
     uint64_t epoch; /* the accepted epoch that this state is about */
     enum failover_stage stage;
     size_t n_peers;
-    struct peer *peers; /* by lowest member rank */
+    struct peer *peers; /* ordered by lowest member rank */
     int64_t ask_at, again_at, until, rest_until;
     unsigned fails;
     uint64_t above; /* numbers up to here are taken */
     uint64_t message;
     form_epoch *proposal;                       /* NULL while watching; owned */
-    size_t n_members;                           /* of the epoch */
-    Titan__Internal__WorkerQuiesced **quiesced; /* by rank in the epoch; owned */
+    size_t n_members;                           /* members of the epoch */
+    Titan__Internal__WorkerQuiesced **quiesced; /* reports by rank in the epoch; owned */
 };
 
 /* --- failover_lease.c --------------------------------------------------------------------------------------------- */
-int64_t failover_lease_pause(const struct agent_core *c); /* when workers pause; INT64_MIN = never any coordinator */
+/* Time when workers pause; INT64_MIN = there never was a coordinator. */
+int64_t failover_lease_pause(const struct agent_core *c);
 /* The coordinator is away and the lease lasts. */
 bool failover_can_promise(const struct agent_core *c, int64_t now);
 void failover_lease_tick(const struct failover *f);
@@ -55,7 +56,8 @@ int64_t failover_lease_deadline(const struct agent_core *c, const struct agent_j
 
 /* --- failover_epoch.c --------------------------------------------------------------------------------------------- */
 bool failover_is_member(const form_epoch *form, uint64_t worker_id);
-bool failover_takes_part(const form_epoch *form, uint64_t worker_id);           /* as a member or departing rank */
+/* Does the worker take part, as a member or departing rank? */
+bool failover_takes_part(const form_epoch *form, uint64_t worker_id);
 size_t failover_ranks(const form_epoch *form);                                  /* members and departing ranks */
 const Titan__Internal__Member *failover_rank(const form_epoch *form, size_t i); /* members in rank order, then the
                                                                                  * others */
@@ -98,7 +100,7 @@ void failover_on_peer_quiesced(const struct failover *f, const peer_message *m);
 /* --- failover_accept.c -------------------------------------------------------------------------------------------- */
 void failover_on_propose(const struct failover *f, const peer_message *m);
 void failover_on_revoke(const struct failover *f, const peer_message *m);
-/* m's proof at index at holds under keys' key number key; key -1 = an older version's epoch, without a key. */
+/* The proof number `at` of m holds under number `key` of keys; key -1 = an older version's epoch, without a key. */
 void failover_on_commit(const struct failover *f, const peer_message *m, const struct proof_keys *keys, int key,
                         size_t at);
 void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuiesced *q);

@@ -13,7 +13,7 @@ bool failover_coordinator_away(const struct agent_core *c, int64_t now)
     return c->contact && now - c->contact_at >= (int64_t)c->away_ms;
 }
 
-/* When their epoch is revoked. */
+/* Time at which the lease ends and the workers' epoch is revoked. */
 static int64_t lease_end(const struct agent_core *c)
 {
     return c->contact ? c->contact_at + (int64_t)c->leader_lease_ms : INT64_MIN;
@@ -40,8 +40,7 @@ static bool lease_runs(const struct agent_core *c, const struct agent_job *j)
     return agent_core_epoch_until(c) && j->record->accepted && agent_job_has_workers(c, j->id);
 }
 
-/* The coordinator forms no epoch without this epoch's members before the lease ends. So none of them may train
- * longer. */
+/* Until the lease ends, the coordinator forms no epoch without this epoch's members. So no member may train longer. */
 void failover_lease_tick(const struct failover *f)
 {
     if (!lease_runs(f->core, f->job) || MUTANT(LEASE_IGNORED))

@@ -22,8 +22,8 @@ const char *failover_address_of(const struct failover *f, const char *node)
     return m && *m->peer_address ? m->peer_address : NULL;
 }
 
-/* Every agent that may have promised or accepted an epoch shares a quorum configuration with this agent, so they share
- * a key. */
+/* Every agent that may have promised or accepted an epoch has a quorum configuration in common with this agent. So they
+ * have a key in common. */
 void failover_keys(const struct failover *f, struct proof_keys *ret)
 {
     const job_record *r = f->job->record;
@@ -49,7 +49,7 @@ uint64_t failover_send(const struct failover *f, const char *node, peer_message 
     return agent_peer_send(f->core, address, m, &keys, f->out);
 }
 
-/* The epoch's key is sent covered by the keys that its receiver may have, never bare. */
+/* The epoch's key is sent only covered by the keys that the receiver may have. */
 void failover_send_commit(const struct failover *f, const char *node)
 {
     uint8_t covered[PROOF_KEYS_MAX * MAC_BYTES];

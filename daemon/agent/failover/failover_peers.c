@@ -7,7 +7,7 @@
 #include "daemon/agent/failover/failover_internal.h"
 
 #define ASK_MS 100
-#define SILENT_MS 350 /* without an answer to a question */
+#define SILENT_MS 350 /* an agent is silent after this time without an answer */
 
 static bool worker_lives(const struct failover *f, uint64_t worker_id)
 {
@@ -15,7 +15,8 @@ static bool worker_lives(const struct failover *f, uint64_t worker_id)
     return w && w->job_id == f->job->id && w->end == END_BY_ITSELF && !watch_hangs(&w->watch);
 }
 
-/* answers: the id of the question that this answers; 0 = this is a question. Returns the message's own id. */
+/* answers: id of the question that this message answers; 0 = the message is a question. Returns the message's own
+ * id. */
 static uint64_t send_state(const struct failover *f, const char *node, uint64_t answers)
 {
     Titan__Internal__PeerState state = TITAN__INTERNAL__PEER_STATE__INIT;

@@ -10,12 +10,12 @@
 #include "daemon/common/epochs.h"
 
 #define PROPOSE_MS 600
-#define REVOKE_MS 3000 /* enough for hanging workers to be killed */
-#define AGAIN_MS 50    /* datagrams may be lost */
-#define REST_MS 200    /* after a failed attempt; doubled after each further failure */
+#define REVOKE_MS 3000 /* time to leave an epoch, long enough to kill hanging workers */
+#define AGAIN_MS 50    /* interval of repeats, because datagrams may be lost */
+#define REST_MS 200    /* pause after a failed attempt; doubled after each further failure */
 #define REST_MS_MAX 6400
 #define NUMBER_STEP UINT64_C(1024)
-#define FORM_BYTES_MAX 60000 /* per datagram */
+#define FORM_BYTES_MAX 60000 /* limit of a form in one datagram */
 
 struct choice {
     size_t n;
@@ -28,8 +28,8 @@ static struct choice choice_new(const struct failover *f)
     return (struct choice){.all = agent_action_alloc(f->out, (n + 1) * sizeof(Titan__Internal__Member *))};
 }
 
-/* The largest legal number of them become form's members, the others depart; false: no legal number, or no quorum. form
- * borrows from the choice. */
+/* Makes the largest legal number of chosen members the form's members; the others depart. false: no legal number, or no
+ * quorum. form borrows from the choice. */
 static bool choose_world(const struct failover *f, const struct choice *choice, form_epoch *form)
 {
     size_t n = choice->n;
@@ -62,7 +62,7 @@ void failover_give_up(const struct failover *f)
         s->peers[i].promised = false;
 }
 
-/* Chooses living members, on agents that can promise; false: a member's state is unknown, or none is lost. A worker
+/* Chooses living members on agents that can promise. false: a member's state is unknown, or no member is lost. A worker
  * that finished all steps is not lost. */
 static bool survivors(const struct failover *f, struct choice *choice)
 {
@@ -93,11 +93,11 @@ static bool survivors(const struct failover *f, struct choice *choice)
         left_here |= w->job_id == f->job->id && failover_is_member(accepted, w->id) && w->quiesced &&
                      w->sample.phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
                      w->quiesced->epoch >= accepted->epoch;
-    /* Members that left an acting leader's incomplete epoch lack state, and would in the same epoch again. */
+    /* Members that left an acting leader's incomplete epoch lack state. In the same epoch they would lack it again. */
     return gone || (left_here && (f->job->complete || !failover_by_leader(f)));
 }
 
-/* As the acting leader it proposes the survivors' epoch, unless none is lost or it rests. */
+/* The acting leader proposes the survivors' epoch, unless no member is lost or the leader rests after a failure. */
 static void propose(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
@@ -134,7 +134,7 @@ static void propose(const struct failover *f)
               accepted->n_members);
 }
 
-/* Goes on when all ranks of the proposal have promised, or at the deadline with the ranks that have. */
+/* Continues when all ranks of the proposal have promised, or at the deadline with the ranks that have. */
 static void count_promises(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
@@ -211,7 +211,7 @@ static bool set_source(const struct failover *f, form_epoch *form)
     return true;
 }
 
-/* When all promised ranks have left the epoch, are gone or are late: the ranks that left form the next epoch. */
+/* Waits until all promised ranks have left the epoch, are gone or are late. The ranks that left form the next epoch. */
 static void finish_revoke(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
@@ -266,8 +266,8 @@ void failover_on_promise(const struct failover *f, const peer_message *m)
     struct peer *p = s ? failover_peer_of(s, m->from) : NULL;
     if (!p || s->stage != STAGE_PROPOSE || m->id != s->message || m->promise->epoch != s->proposal->epoch)
         return;
-    titan_assert(!p->self); /* a datagram in the name of this node is dropped before */
-    bool knows = true;      /* ... every quorum configuration of the promising agent */
+    titan_assert(!p->self); /* a datagram that claims this node's name has been dropped already */
+    bool knows = true;      /* does this agent know every quorum configuration of the promising agent? */
     for (size_t i = 0; i < m->promise->n_counts; i++) {
         bool found = m->promise->counts[i] == s->epoch;
         for (size_t k = 0; k < f->job->record->n_before && !found; k++)

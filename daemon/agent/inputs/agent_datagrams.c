@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_datagrams.c - other agents' datagrams, by kind; only proved ones are accepted. */
+/* agent_datagrams.c - handles other agents' datagrams by kind; only proved datagrams are accepted. */
 #include <string.h>
 
 #include "base/cleanup.h"

@@ -148,7 +148,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS:
         agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
         break;
-    default: /* from a newer coordinator */
+    default: /* a newer coordinator's message of an unknown kind */
         break;
     }
 }

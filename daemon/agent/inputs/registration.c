@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "daemon/agent/inputs/inputs.h"
 
-#define KNOWN_BYTES_MAX ((size_t)1 << 20) /* for epochs in a registration; a message has at most 4 MiB */
+#define KNOWN_BYTES_MAX ((size_t)1 << 20) /* limit for the epochs in a registration; a message has at most 4 MiB */
 
 /* Lists all jobs with workers here, then other jobs, newest first, while the message has room. Epochs are of
  * coordinators up to that term. known and list have room for all jobs. */

@@ -61,7 +61,7 @@ void agent_worker_not_started(struct agent *a, uint64_t job_id, uint64_t worker_
 {
     tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", job_id, worker_id,
                why->msg);
-    /* Neither worker nor job is at fault where the node lacks a resource. */
+    /* If the node lacks a resource, neither worker nor job is at fault. */
     const bool node_short = titan_error_short(why) || why->sys_errno == EAGAIN || why->status == TITAN_ENOMEM ||
                             why->status == TITAN_ETIMEDOUT || why->status == TITAN_EAGAIN;
     /* Does this node refuse that job's workers: its user, folder or limits? */
@@ -83,17 +83,17 @@ static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessag
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS)
         for (size_t i = 0; i < m->release_gpus->n_slots; i++)
             gpu_watch_release(a->gpus, m->release_gpus->slots[i]);
-    /* Unlisted checkpoints are removed by the worker that writes the next one: it knows which are its own. */
+    /* The worker that writes the next checkpoint removes unlisted checkpoints: it knows which are its own. */
     if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
         return;
     if (m->log->cancel) {
         logs_cancel(a->logs, m->log->request_id);
         return;
     }
-    /* A request may come before the command to start: it then follows the future logs. */
+    /* A request that comes before the command to start follows the future logs. */
     const bool known = job_folder_find(a->settings.run_dir, m->log->job_id, job_dir) ||
                        job_folder_link(a->settings.run_dir, m->log->job_id, job_dir);
-    if (m->log->flight) /* before the read: a folder's tasks run in order */
+    if (m->log->flight) /* the dump is queued before the read: a folder's tasks run in order */
         dump_job(a->workers, m->log->job_id, DUMP_REQUEST, a->files, &a->log);
     logs_request(a->logs, m->log, known ? job_dir : NULL);
 }
@@ -110,7 +110,7 @@ static void carry_out(struct agent *a, const struct agent_action *x)
     case AGENT_RECORD_JOB:
     case AGENT_FORGET_JOB:
         titan_assert(!record_writer_busy(a->records)); /* nothing passes a record that is not on disk */
-        record_writer_start(a->records, x);            /* the batch stays until the record is written */
+        record_writer_start(a->records, x);            /* this batch waits until the record is written */
         break;
     case AGENT_SEND: /* the caller sends it */
         break;
@@ -121,7 +121,8 @@ static void carry_out(struct agent *a, const struct agent_action *x)
         if (!w || w->dying)
             break;
         if (x->command->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
-            dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* before the revoke ends the waits that it shows */
+            /* the dump must show the waits that the revoke ends */
+            dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log);
         const bool form = x->command->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
         worker_send(w, x->command, form ? comm_segments_get(&a->segments, a->settings.node, x->command->form) : -1);
         break;
@@ -157,8 +158,8 @@ static void carry_out(struct agent *a, const struct agent_action *x)
     }
 }
 
-/* Carries out the actions of earlier inputs, then the newest batch's (NULL = none). Inputs that follow from an action
- * append batches. */
+/* Carries out the actions of earlier inputs, then those of `batch`, the newest (NULL = none). An action that causes an
+ * input appends a batch. */
 void agent_carry_out(struct agent *a, struct action_batch *batch)
 {
     const bool outermost = !a->carrying_out;
@@ -187,7 +188,7 @@ void agent_carry_out(struct agent *a, struct action_batch *batch)
         }
 
         if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED) {
-            /* Dumps the hanging worker and all of its job's workers here: the dumps show their waits. */
+            /* Dumps the hanging worker and all its job's workers on this node. The dumps show their waits. */
             const Titan__Internal__WorkerStalled *m = x->send->stalled;
             struct worker *w = workers_find(a->workers, m->worker_id);
             if (w)

@@ -19,9 +19,9 @@
 #include "daemon/agent/shell/records.h"
 #include "daemon/auth/enrolling.h"
 
-#define ADOPTION_WAIT_MS 1000 /* for adopted workers to report their state, before the first registration */
+#define ADOPTION_WAIT_MS 1000 /* wait for adopted workers' states before the first registration */
 #define CLOSE_POLL_MS 2
-#define FILES_WAIT_MS 5000 /* for a file server to open a job's folder */
+#define FILES_WAIT_MS 5000 /* wait for a file server to open a job's folder */
 
 static uint64_t memory_bytes(void)
 {
@@ -75,7 +75,7 @@ static void on_adoption_timer(uv_timer_t *timer)
     session_start(((struct agent *)timer->data)->session);
 }
 
-/* All that can fail. */
+/* Opens the parts whose opening can fail. */
 static titan_status open_parts(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
     TRY(dir_make(a->settings.run_dir, err));
@@ -201,7 +201,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
 
     /* Samples an earlier agent's workers before any of them sends a message. */
     int64_t epoch_until = 0, contact = workers_contact(a->workers, &epoch_until);
-    if (contact) /* from an earlier agent's life; the lease continues */
+    if (contact) /* an earlier agent had this contact; the lease continues */
         agent_core_restore_contact(a->core, contact, epoch_until);
     agent_publish(a);
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
@@ -228,7 +228,8 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     bool wait = workers_expected(a->workers) > 0;
     (void)uv_timer_start(&a->adoption_timer, on_adoption_timer, wait ? ADOPTION_WAIT_MS : 0, 0);
 
-    /* Workers then run without these limits; a job that requests such a limit itself is refused at its start. */
+    /* Without enforcement workers run without the site's limits. A job that requests such a limit itself is refused at
+     * its start. */
     const struct cgroup_limits *site = &a->settings.limits.site;
     struct worker_limits_held held = {.why = ""};
     if (site->memory || site->cpus)
@@ -270,8 +271,8 @@ static void on_session_closed(void *data)
     a->open_parts = N_TIMERS + N_PARTS;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
-    file_pool_close(a->files, on_part_closed, a); /* first: its tasks end in the parts below */
-    renewal_close(a->renewal, on_part_closed, a); /* its call ended with the session */
+    file_pool_close(a->files, on_part_closed, a); /* closed first, because its tasks end in the parts below */
+    renewal_close(a->renewal, on_part_closed, a); /* the renewal's call ended with the session */
     peers_close(a->peers, on_part_closed, a);
     gpu_watch_close(a->gpus, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);

@@ -18,35 +18,37 @@
 struct agent;
 
 struct agent_options {
-    const char *state_dir;             /* holds run/ (socket, records); the caller holds its lock */
-    const char *coordinator;           /* target as in rpc_client_open */
-    const struct rpc_tls *tls;         /* for the coordinator, copied; NULL = none */
-    bool renew;                        /* renew the files of tls */
-    const char *node;                  /* unique name; NULL = host name */
-    const char *address;               /* host for other nodes' workers; NULL = 127.0.0.1 */
-    const char *worker;                /* path of titan-worker; NULL = beside this executable */
-    const char *device;                /* "auto", "cpu", "cuda" */
-    const char *spawnd;                /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's
-                                        * user */
-    const char *default_user;          /* with spawnd, for jobs without a user of this node; NULL = refuse such jobs */
+    const char *state_dir;     /* holds run/ (socket, records); the caller holds its lock */
+    const char *coordinator;   /* target as in rpc_client_open */
+    const struct rpc_tls *tls; /* TLS files for the coordinator, copied; NULL = none */
+    bool renew;                /* renew the files of tls */
+    const char *node;          /* unique name; NULL = host name */
+    const char *address;       /* host for other nodes' workers; NULL = 127.0.0.1 */
+    const char *worker;        /* path of titan-worker; NULL = beside this executable */
+    const char *device;        /* "auto", "cpu", "cuda" */
+    const char *spawnd;        /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's
+                                * user */
+    /* with spawnd, the user for jobs without a user of this node; NULL = refuse such jobs */
+    const char *default_user;
     uint32_t slots;                    /* concurrent workers; 0 = one per GPU, or 4 on a CPU node */
     uint32_t lease_ms;                 /* 0 = 30000 */
     uint64_t log_bytes_max;            /* per worker, kept as two halves; 0 = 64 MiB */
     uint64_t worker_memory;            /* bytes per worker; 0 = any */
     uint32_t worker_cpus;              /* processors per worker, in thousandths; 0 = any */
     uint32_t hang_floor_ms;            /* 0 = 300 */
-    uint32_t away_ms, leader_lease_ms; /* until a coordinator gives them (agent_core.h) */
+    uint32_t away_ms, leader_lease_ms; /* valid until a coordinator gives its own (agent_core.h) */
     const char *peer_listen;  /* HOST:PORT for other agents' datagrams; NULL = address and a free port; "" = none */
     const char *worker_ports; /* "30000-30999"; NULL = any */
     bool ephemeral;           /* the coordinator may delete its record when the node is gone */
-    bool quiet_stop; /* do not report workers that agent_close stops: the coordinator stops too, and its jobs later
-                      * resume from their last checkpoint */
+    /* Do not report workers that agent_close() stops: the coordinator stops too, and its jobs later resume from their
+     * last checkpoint. */
+    bool quiet_stop;
 };
 
 titan_status agent_open(uv_loop_t *loop, const struct agent_options *options, struct agent **ret,
                         struct titan_error *err) TITAN_MUST_USE;
-/* stop_workers: ends the workers (checkpoint within grace_ms, then SIGKILL); else they run on under their lease for the
- * next agent. done runs on the loop. */
+/* With stop_workers, ends the workers: each writes a checkpoint within grace_ms, then gets SIGKILL. Otherwise the
+ * workers run on under their lease for the next agent. done runs on the loop. */
 void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*done)(void *), void *data);
 /* Asks the coordinator to move the workers elsewhere, like a drain with this deadline; agent_close() comes later. */
 void agent_leave(struct agent *a, uint32_t deadline_ms);

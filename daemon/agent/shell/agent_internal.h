@@ -55,10 +55,10 @@ struct agent {
     struct action_batch *batches, **batches_tail;
     bool carrying_out; /* agent_carry_out is on the stack */
     struct record_writer *records;
-    struct file_pool *files; /* for files that may lie on a file server: jobs' folders */
+    struct file_pool *files; /* opens files that may lie on a file server: jobs' folders */
     struct workers *workers;
     struct session *session;
-    struct renewal *renewal; /* of this agent's certificate; NULL = no certificate */
+    struct renewal *renewal; /* renews this agent's certificate; NULL = no certificate */
     struct peers *peers;     /* NULL = none */
     struct logs *logs;
     struct log_bounds *log_bounds;
@@ -75,8 +75,8 @@ struct agent {
 
 /* --- action_queue.c ----------------------------------------------------------------------------------------------- */
 struct action_batch *agent_batch_new(void);
-/* Carries out the actions of earlier inputs, then this batch's (NULL = none); takes batch over. Inputs that follow from
- * an action append batches. */
+/* Carries out the actions of earlier inputs, then those of this batch (NULL = none). Takes batch over. An action that
+ * causes an input appends a batch. */
 void agent_carry_out(struct agent *a, struct action_batch *batch);
 /* Writes the state that the next agent of this node and workers without an agent need. */
 void agent_publish(struct agent *a);

@@ -17,7 +17,7 @@
 
 static const char session_path[] = "/titan.internal.Coordinator/Session";
 
-/* Checks that each of several addresses has a name that resolves: an address may be needed much later. */
+/* Checks that the name of each of several addresses resolves, because an address may be needed much later. */
 struct lookup {
     struct session *session;
     uv_getaddrinfo_t request;
@@ -39,7 +39,7 @@ struct session {
     int looking; /* lookups in progress */
     bool handle_closed;
     size_t n_targets, tried;          /* possible addresses; tried since the last address that accepted this node */
-    char tried_why[RPC_TARGETS_TEXT]; /* their errors */
+    char tried_why[RPC_TARGETS_TEXT]; /* errors of the tried addresses */
     void (*done)(void *);
     void *done_data;
 };
@@ -115,12 +115,13 @@ static void on_stream_close(struct rpc_stream *stream, const struct titan_error 
         close_client(s);
         return;
     }
-    if (s->settled) { /* it is most likely back at the same address */
+    if (s->settled) { /* the coordinator is most likely back at the same address */
         tlog_warn(&s->log, "session with the coordinator lost", "reason=\"%s\"", s->why[0] ? s->why : err->msg);
         rpc_client_reconnect(s->client, false);
         s->failed_before = s->n_targets == 1;
     } else {
-        /* The address did not accept this node: the next is tried. Logs once per outage, when all have been tried. */
+        /* The address did not accept this node, so the session tries the next. It logs once per outage, when it has
+         * tried all. */
         struct titan_error ended;
         (void)titan_fail(&ended, TITAN_EUNREACHABLE, "%s", s->why);
         const struct titan_error *why = s->why[0] ? &ended : err;
@@ -246,7 +247,7 @@ static void on_client_closed(void *data)
     uv_close((uv_handle_t *)&s->retry_timer, on_handle_closed);
 }
 
-/* A stream that still exists had time to end: it is cancelled. */
+/* Cancels a stream that still exists: it had time to end. */
 static void close_client(struct session *s)
 {
     if (s->client_closing)

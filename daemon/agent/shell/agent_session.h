@@ -23,7 +23,7 @@ struct session_options {
     const char *target;        /* as in rpc_client_open */
     const struct rpc_tls *tls; /* NULL = none */
     const struct session_events *events;
-    void *data; /* of the events */
+    void *data; /* argument of the events */
 };
 
 /* Nothing happens before session_start. */
@@ -38,7 +38,8 @@ void session_settled(struct session *s);
 /* TITAN_EAGAIN: the queue is full; TITAN_ECANCELLED: no stream, or it ended; TITAN_ENOMEM. */
 titan_status session_send(struct session *s, const Titan__Internal__AgentMessage *message) TITAN_MUST_USE;
 size_t session_queued(const struct session *s); /* messages not yet sent */
-/* on_lost follows, then another attempt. why goes to the log. */
+/* Ends the stream: on_lost follows, then another attempt. why goes to the log. */
+
 void session_end(struct session *s, const char *why);
 /* Ends the session when the queue is sent, or after 200 ms; done runs on the loop. */
 void session_close(struct session *s, void (*done)(void *), void *data);

@@ -11,7 +11,7 @@
 
 struct agent_settings {
     char node[256], address[256], device[16];
-    char run_dir[PATH_MAX], program[PATH_MAX]; /* in the state folder; path of titan-worker */
+    char run_dir[PATH_MAX], program[PATH_MAX]; /* run_dir: in the state folder; program: path of titan-worker */
     uint32_t slots, lease_ms;
     struct listen_ports ports; /* ports for workers' listeners; 0 = any */
     uint64_t log_bytes_max;

@@ -10,8 +10,8 @@ struct comm_segments {
     struct comm_segment *first;
 };
 
-/* The descriptor of the epoch's segment; s keeps ownership. -1: a member is on another node, or memory is short; the
- * workers then connect over TCP. */
+/* Returns the descriptor of the epoch's segment, which s owns. -1: a member is on another node, or memory is short.
+ * Then the workers connect over TCP. */
 int comm_segments_get(struct comm_segments *s, const char *node, const Titan__Internal__FormEpoch *form);
 /* Drops segments of jobs without a worker here. Workers have their own descriptors. */
 void comm_segments_sweep(struct comm_segments *s, struct workers *workers);

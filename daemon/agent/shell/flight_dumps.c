@@ -18,8 +18,8 @@
 #include "daemon/common/job_files.h"
 
 #define DUMP_BYTES_MAX ((size_t)1 << 20)
-#define AGAIN_NS INT64_C(100000000)  /* minimum between a worker's dumps for one cause, unless it is at fault */
-#define HUNG_NS INT64_C(10000000000) /* for this long a revoke does not replace the dump of a hang */
+#define AGAIN_NS INT64_C(100000000)  /* minimum between dumps for one cause, except for a worker at fault */
+#define HUNG_NS INT64_C(10000000000) /* time in which a revoke does not replace the dump of a hang */
 
 struct dump {
     struct file_task task; /* must be the first member */
@@ -114,7 +114,7 @@ static titan_status dump_write(const struct dump *d, struct titan_error *err)
     if (!copy)
         return titan_fail(err, TITAN_ENOMEM, "no memory for it");
     TRY(flight_check(d->ring, d->head.mono_ns, copy, err));
-    if (copy->world == 0) /* it never was in an epoch */
+    if (copy->world == 0) /* the worker never was in an epoch */
         return TITAN_OK;
     dump_print(&d->head, copy, &text);
     if (buf_failed(&text))
@@ -124,7 +124,7 @@ static titan_status dump_write(const struct dump *d, struct titan_error *err)
     flight_name(d->head.worker_id, copy->epoch, name);
     const titan_status status = file_place_at(folder, name, text.data, text.len, err);
 
-    /* Deletes dumps of the oldest epochs until the rest is within the limits or of the newest epoch. */
+    /* While the dumps exceed a limit, deletes dumps, oldest epochs first. Keeps the newest epoch's dumps. */
     _cleanup_free_ struct dump_file *files = NULL;
     size_t n = 0, cap = 0;
     uint64_t bytes = 0;

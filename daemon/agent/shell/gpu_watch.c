@@ -16,8 +16,8 @@
 #include "daemon/agent/shell/nvml.h"
 #include "daemon/common/thread.h"
 
-#define WAIT_MS 250                    /* for an event, before stops and requests are checked */
-#define PAUSE_S 1                      /* if NVML has no events, or no answer */
+#define WAIT_MS 250                    /* wait for an event, before the thread checks for stops and requests */
+#define PAUSE_S 1                      /* pause if NVML has no events, or no answer */
 #define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* interval of full looks, unless an event comes earlier */
 #define AGE_CHECK_MS LOOK_MS
 #define MEMORY_MOST (1ULL << 60) /* larger values are nonsense, and dropped */
@@ -25,7 +25,7 @@
 #define WATCH_STACK_BYTES ((size_t)512 * 1024)
 
 struct watched_gpu {
-    char visible[128]; /* from machine_gpu() */
+    char visible[128]; /* name from machine_gpu() */
     nvmlDevice_t device;
     bool registered;
     uint64_t ecc_forgiven; /* errors from before the last release */
@@ -46,7 +46,7 @@ struct gpu_board {
     uint32_t slots;
     struct {
         struct gpu_state state; /* as published by the thread */
-        bool release, look;     /* look: not begun yet; earlier results do not count */
+        bool release, look;     /* look: requested and not begun; earlier results do not count */
     } gpus[];
 };
 
@@ -90,7 +90,7 @@ static void board_unref(struct gpu_board *b)
 
 static void gpu_fails(struct watched_gpu *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The first fault stays: later ones are often its result. */
+/* Keeps the first fault, because later faults are often its result. */
 static void gpu_fails(struct watched_gpu *g, const char *fmt, ...)
 {
     va_list ap;
@@ -116,7 +116,7 @@ static void gpu_look(struct watcher *w, struct watched_gpu *g)
     struct gpu_state *const s = &g->state;
     nvmlReturn_t code = NVML_SUCCESS;
     unsigned count = 0;
-    if (!g->device) { /* by number, by UUID, or by a UUID's prefix, as in CUDA */
+    if (!g->device) { /* the name is a number, a UUID, or a UUID's prefix, as in CUDA */
         const bool numbered = strspn(g->visible, "0123456789") == strlen(g->visible);
         code = numbered ? n->by_index((unsigned)strtoul(g->visible, NULL, 10), &g->device)
                         : n->by_uuid(g->visible, &g->device);
@@ -186,7 +186,7 @@ static void publish(struct watcher *w, const char *failed)
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-/* false = the watch is over. */
+/* Takes the loop's requests. Returns false when the watch is over. */
 static bool take_requests(struct watcher *w, bool *ret_look)
 {
     struct gpu_board *const b = w->board;
@@ -207,11 +207,11 @@ static bool take_requests(struct watcher *w, bool *ret_look)
     return on;
 }
 
-/* Waits for an event, or for a while. Returns whether the GPUs must be looked at now. */
+/* Waits for an event, but not longer than a pause. Returns whether the thread must look at the GPUs now. */
 static bool await_event(struct watcher *w)
 {
-    /* Xids that a faulty program causes on a healthy GPU: the list that NVIDIA's device plug-in for Kubernetes leaves
-     * out of its health checks (internal/rm/health.go), after "Xid Errors" of the driver's documentation. */
+    /* Xids that a faulty program causes on a healthy GPU. NVIDIA's device plug-in for Kubernetes ignores this list in
+     * its health checks (internal/rm/health.go, after "Xid Errors" of the driver's documentation). */
     static const uint16_t programs[] = {13, 31, 43, 45, 68, 109};
     bool any = false;
     nvmlEventData_t event = {0};
@@ -221,7 +221,7 @@ static bool await_event(struct watcher *w)
     const bool failed = any && code != NVML_SUCCESS && code != NVML_ERROR_TIMEOUT, again = failed && w->failing;
     w->failing = failed;
     if (code == NVML_SUCCESS && event.eventType == nvmlEventTypeXidCriticalError) {
-        /* Other events count ECC errors, as the next look does. */
+        /* Other events are about ECC errors, which the next look counts. */
         bool of_program = false;
         for (size_t i = 0; i < ARRAY_SIZE(programs); i++)
             of_program |= programs[i] == event.eventData;
@@ -236,7 +236,7 @@ static bool await_event(struct watcher *w)
                 gpu_fails(g, "Xid %u: see the kernel's log, and NVIDIA's \"Xid Errors\"", g->state.xid);
         }
     } else if (code != NVML_SUCCESS && (!any || again)) {
-        /* Waits, or until the loop has a request. */
+        /* Waits for the pause, or until the loop has a request. */
         struct gpu_board *const b = w->board;
         struct timespec until;
         (void)clock_gettime(CLOCK_MONOTONIC, &until);

@@ -27,9 +27,9 @@ struct gpu_state {
     char name[96], uuid[96];
     uint64_t memory_used, memory_total; /* bytes; total 0 = unknown */
     uint64_t ecc_errors;                /* uncorrected, since the driver was loaded */
-    bool ecc;                           /* the GPU counts them */
+    bool ecc;                           /* the GPU counts ECC errors */
     uint32_t celsius;                   /* 0 = unknown */
-    uint32_t xid;                       /* last one since this start; 0 = none */
+    uint32_t xid;                       /* last Xid since this start; 0 = none */
     enum gpu_health health;
     char reason[256]; /* why its slot is out of use; "" = in use */
 };
@@ -37,7 +37,7 @@ struct gpu_state {
 struct gpu_watch;
 
 struct gpu_watch_options {
-    uint32_t slots;              /* GPUs of slots 0 to slots - 1 (machine_gpu()) */
+    uint32_t slots;              /* number of slots; slot i has GPU i (machine_gpu()) */
     const char *library;         /* a path; NULL = NVML's own name */
     void (*changed)(void *data); /* runs on the loop after each change */
     void *data;
@@ -48,7 +48,7 @@ titan_status gpu_watch_open(uv_loop_t *loop, const struct gpu_watch_options *opt
                             struct titan_error *err) TITAN_MUST_USE;
 /* done runs on the loop. A thread that blocks in NVML is abandoned. */
 void gpu_watch_close(struct gpu_watch *w, void (*done)(void *data), void *data);
-/* false: no data on GPUs here; the slot is used as it is. */
+/* Returns false if there is no data on GPUs; then the slot is used without it. */
 bool gpu_watch_get(const struct gpu_watch *w, uint32_t slot, struct gpu_state *ret);
 /* Puts the slot back in use at an operator's request, and checks its GPU at once. */
 void gpu_watch_release(struct gpu_watch *w, uint32_t slot);

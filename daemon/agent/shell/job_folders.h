@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 
-/* Makes the job's folder with its recipe, logs, metrics and checkpoints: for its user only, also below a public path. A
- * umask that admits the group and no others (the unit's) stays. Opens the folder. */
+/* Makes and opens the job's folder for recipe, logs, metrics and checkpoints. It is for its user only, also below a
+ * public path. A umask that admits the group and no others (the unit's) stays. */
 titan_status job_folder_make(const char *directory, struct titan_error *err) TITAN_MUST_USE;
 /* Makes the folder for titan-spawnd to give to the job's user: the agent's group keeps read and write access, also in
  * folders below. A folder that a user already owns stays as it is. */
@@ -24,17 +24,18 @@ titan_status job_folder_show_recipe(const char *directory, struct titan_error *e
 titan_status job_folder_write_recipe(const char *directory, const char *recipe, struct titan_error *err) TITAN_MUST_USE;
 titan_status job_folder_record(const char *run_dir, uint64_t job_id, const char *directory,
                                struct titan_error *err) TITAN_MUST_USE;
-/* The folder of a job that ran on this node; false = none. */
+/* Finds the folder of a job that ran on this node; false = none. */
 bool job_folder_find(const char *run_dir, uint64_t job_id, char out[PATH_MAX]);
 /* The link's own path; the link exists once the job's first worker starts here. false: the path is too long. */
 bool job_folder_link(const char *run_dir, uint64_t job_id, char out[PATH_MAX]);
-/* Names in run/jobs of jobs without a folder: links, and records beside them. Opens the folders. */
+/* Lists the names in run/jobs that belong to jobs without a folder: links, and the records beside them. Opens the
+ * folders. */
 struct job_leftovers {
     char (*names)[NAME_MAX + 1];
     size_t n, cap;
 };
 void job_leftovers_find(const char *run_dir, struct job_leftovers *ret);
-/* Removes those names, except for jobs where in_use returns true. */
+/* Removes the names of list, except for jobs where in_use returns true. */
 void job_leftovers_remove(const struct job_leftovers *list, const char *run_dir,
                           bool (*in_use)(uint64_t job_id, void *data), void *data);
 

@@ -26,18 +26,18 @@
 #include "daemon/common/peers.h"
 #include "proto/ranges.h"
 
-#define AGAIN_MS 5000 /* while jobs cannot have their folders here */
-#define AT_ONCE 8     /* requests of operators */
+#define AGAIN_MS 5000 /* interval of checks while jobs cannot have their folders here */
+#define AT_ONCE 8     /* concurrent requests of operators */
 #define SKEW_MS 1000
 #define FILES_LEAST 4096
-#define SOON_MS INT64_C(86400000) /* a day before the end; the renewal is due at two thirds of the life */
-#define LOOK_MS 3000              /* for one path or connections to other nodes: below the coordinator's wait */
+#define SOON_MS INT64_C(86400000) /* 1 day: a certificate ends soon; the renewal is due at two thirds of the life */
+#define LOOK_MS 3000              /* limit for one path, or connections to other nodes; below the coordinator's wait */
 #define CONNECT_MS 2000
-#define LISTEN_MS 15000 /* longer than the coordinator's check */
+#define LISTEN_MS 15000 /* how long this node accepts connections; longer than the coordinator's check */
 #define FINDINGS_MAX 16
 #define TEXT_MAX 400
 #define ROOTS_MAX 64
-#define TARGETS_MAX 8 /* targets of one request; further ones are dropped */
+#define TARGETS_MAX 8 /* targets of one request; further targets are dropped */
 
 struct finding {
     const char *what;
@@ -65,8 +65,8 @@ struct look {
         struct {
             char token[JOBS_TOKEN_MAX];
             bool by_users; /* workers run as their jobs' users */
-        } jobs;            /* for LOOK_FOLDERS */
-        bool writes;       /* for LOOK_ROOT */
+        } jobs;            /* used by LOOK_FOLDERS */
+        bool writes;       /* used by LOOK_ROOT */
         struct {
             struct reach_target list[TARGETS_MAX];
             size_t n;
@@ -95,7 +95,7 @@ struct request {
     uint8_t listen[REACH_TOKEN_BYTES];
     size_t n, open;
     struct place {
-        struct look *look;   /* NULL: given up; then lost is its result */
+        struct look *look;   /* NULL: the look was given up, and `lost` is its result */
         struct finding lost; /* the only finding of a look that was given up */
     } places[ROOTS_MAX + 2];
 };
@@ -118,9 +118,9 @@ struct node_checks {
     uv_timer_t again;
     uint64_t session;
     struct placement *placement; /* the acknowledgement's; NULL: none in this session */
-    bool looking;                /* ... is in progress */
-    char last[TEXT_MAX];         /* ... its last report */
-    struct file_pool *files;     /* an own pool: a hang here blocks no worker's start */
+    bool looking;                /* a look at the placement is in progress */
+    char last[TEXT_MAX];         /* last report about the placement */
+    struct file_pool *files;     /* these checks have their own pool: a hang blocks no worker's start */
     struct serving *serving;
     size_t requests;
     int works;
@@ -307,7 +307,7 @@ static void look_at_placement(struct file_task *task)
         describe(p->problem, &err);
 }
 
-/* For a look whose answer is sent or no longer needed. */
+/* Frees a look whose answer is sent or no longer needed. */
 static void look_free(struct file_task *task)
 {
     struct look *k = (struct look *)(void *)task;
@@ -370,7 +370,7 @@ static void answer(struct request *r)
             mark->mark = k->mark;
             mark_list[m.n_roots++] = mark;
         }
-        /* Other nodes may connect for a while; port 0 = none could be opened. */
+        /* Lets other nodes connect for LISTEN_MS; port 0 = no port could be opened. */
         const bool serves = k && k->kind == LOOK_NODE && k->fd >= 0 && !c->closing && r->session == c->session;
         struct serving *s = serves ? calloc(1, sizeof(*s)) : NULL;
         if (s && (s->listener = reach_serve(c->loop, TAKE_FD(k->fd), r->listen, LISTEN_MS, on_listener_closed, c))) {
@@ -504,7 +504,7 @@ static struct placement *placement_new(struct node_checks *c, const char *jobs_d
     return p;
 }
 
-/* A started look's thread still uses p: a new struct replaces it for the report and the next look. */
+/* The thread of a started look still uses p. So a new struct replaces p for the report and the next look. */
 static void placement_given_up(struct file_task *task, bool started)
 {
     struct placement *p = (struct placement *)(void *)task, *other = p;
@@ -541,7 +541,7 @@ void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
 {
     if (c->closing)
         return;
-    if (m->request_id == 0) { /* from the acknowledgement */
+    if (m->request_id == 0) { /* the acknowledgement asks, not an operator */
         struct placement *p = placement_new(c, m->jobs_dir, m->token);
         if (!p)
             return;
@@ -562,15 +562,15 @@ void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
         memcpy(r->listen, m->listen.data, sizeof(r->listen));
     c->requests++;
     c->works++;
-    r->open = 1; /* held until all looks are started */
+    r->open = 1; /* holds the request until all looks are started */
 
-    /* Looks at other nodes if the request names some, else at all of this node. */
+    /* Looks at the nodes that the request names. If it names none, looks at all of this node. */
     struct look *k = m->n_reach > 0 ? add_look(r, LOOK_REACH, "") : NULL;
     for (size_t i = 0; k && i < m->n_reach && k->reach.n < TARGETS_MAX; i++) {
         struct reach_target *t = &k->reach.list[k->reach.n++];
         (void)snprintf(t->node, sizeof(t->node), "%s", m->reach[i]->node);
         (void)snprintf(t->address, sizeof(t->address), "%s", m->reach[i]->address);
-        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* range_check() saw the length */
+        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* range_check() has checked the length */
     }
     if (k)
         start_look(k);

@@ -17,7 +17,7 @@
 struct node_checks;
 
 struct node_checks_options {
-    const char *node, *address, *program; /* of this agent; program: titan-worker */
+    const char *node, *address, *program; /* this agent's name and address; program: path of titan-worker */
     const struct rpc_tls *tls;            /* NULL = none */
     bool peers;                           /* there is a socket for other agents */
     struct listen_ports ports;            /* ports for workers' listeners */
@@ -25,7 +25,7 @@ struct node_checks_options {
     const char *spawnd;                   /* titan-spawnd's socket; NULL = none */
 };
 
-/* Each answer goes to said, which returns false without a session: the folders' result is then reported again. */
+/* Passes each answer to said. Without a session said returns false, and the folders' result is reported again later. */
 titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *options,
                               bool (*reported)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
                               struct node_checks **ret, struct titan_error *err) TITAN_MUST_USE;

@@ -18,9 +18,9 @@ struct oom_group {
     uint32_t users;
     bool v1;
     char path[PATH_MAX];              /* the counting folder; "" = the machine */
-    size_t root;                      /* length of the hierarchy's part of path */
-    uint64_t kills[OOM_LOOKS], looks; /* a ring of the newest looks */
-    uint64_t attributed;              /* kills up to this one are attributed to a process */
+    size_t root;                      /* length of the hierarchy's root in path */
+    uint64_t kills[OOM_LOOKS], looks; /* kills: a ring of the counts at the newest looks */
+    uint64_t attributed;              /* kills up to this count are attributed to a process */
 };
 
 /* --- which cgroup counts ------------------------------------------------------------------------------------------ */
@@ -46,7 +46,7 @@ static void find_folder(const struct oom_watch *o, pid_t pid, struct oom_group *
     if (file_read(file, 65536, &text, NULL) != TITAN_OK || !text.data)
         return;
 
-    /* The path in the line "ID:CONTROLLERS:PATH" of the hierarchy with memory: of version 1, else of version 2. */
+    /* Reads the path of the line "ID:CONTROLLERS:PATH" for the hierarchy with memory: version 1, or else version 2. */
     bool found = false;
     for (const char *line = text.data, *end; line && *line && !g->v1; line = end ? end + 1 : NULL) {
         char controllers[256];
@@ -155,7 +155,7 @@ enum oom oom_verdict(const struct oom_watch *o, const struct oom_victim *v, char
         return OOM_NO;
     if (!group->path[0] && v->rss_max < limit / 1000)
         return OOM_NO;              /* too small to be the machine's victim */
-    group->attributed = before + 1; /* each kill explains one process */
+    group->attributed = before + 1; /* a kill explains only one process */
     if (!group->path[0]) {
         (void)snprintf(reason, cap,
                        "perhaps out of memory: the kernel has just ended a process for memory, no cgroup says which; "
@@ -163,7 +163,7 @@ enum oom oom_verdict(const struct oom_watch *o, const struct oom_victim *v, char
                        format_bytes(v->rss_max, peak_text), format_bytes(limit, limit_text));
         return OOM_PERHAPS;
     }
-    /* The nearest limit at or above the process that was reached, with its folder in path. */
+    /* Finds the nearest cgroup, at or above the process, whose limit was reached. Its folder is in path. */
     bool reached = false;
     memcpy(path, group->path, PATH_MAX);
     for (char *slash; !reached && strlen(path) > group->root && (slash = strrchr(path, '/'));) {

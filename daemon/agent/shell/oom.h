@@ -35,7 +35,7 @@ void oom_group_leave(struct oom_watch *o, struct oom_group **group);
 struct oom_numbers {
     uint64_t limit, peak, kills;
 };
-/* For a cgroup with a counted kill. peak 0 = unknown (before Linux 5.19): returns true. */
+/* Was the limit reached in a cgroup with a counted kill? peak 0 = unknown (before Linux 5.19): returns true. */
 bool oom_limit_reached(uint64_t limit, uint64_t peak);
 /* "out of memory: limit 2.0 GiB (resources.memory), peak 2.0 GiB (oom_kill 1)"; `of` follows the limit. */
 void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_t cap);
@@ -52,8 +52,9 @@ struct oom_victim {
     const struct worker_limits *node; /* ... with the limits of node */
     uint64_t rss_max;                 /* the most memory seen */
 };
-/* reason, unless OOM_NO: the text of oom_reason() with the limit that was reached, then that limit's setting, or "(of
- * titand.service)" for a limit outside the own cgroup. */
+/* Decides whether the victim was killed for memory. Unless it returns OOM_NO, reason gets the text of oom_reason() with
+ * the limit that was reached. Then follows that limit's setting, or "(of titand.service)" for a limit outside the
+ * worker's own cgroup. */
 enum oom oom_verdict(const struct oom_watch *o, const struct oom_victim *victim, char *reason, size_t cap);
 
 #endif

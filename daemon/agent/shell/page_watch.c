@@ -44,7 +44,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
         if (zeroes == page)
             return;
     }
-    (void)signal(number, SIG_DFL); /* the access is repeated */
+    (void)signal(number, SIG_DFL); /* the repeated access now ends the process */
 }
 
 static titan_status page_map(int fd, const char *path, struct worker_page **ret, struct titan_error *err)
@@ -111,7 +111,7 @@ titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, 
     page->job_id = job_id;
     page->worker_id = worker_id;
     page->slot = slot;
-    atomic_store(&page->exit_code, -1); /* unknown */
+    atomic_store(&page->exit_code, -1); /* no exit code is known yet */
     page->magic = WORKER_PAGE_MAGIC;
     *ret = page;
     return TITAN_OK;
@@ -140,8 +140,9 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
 
 /* --- the holder of the mutex -------------------------------------------------------------------------------------- */
 
-/* The agent reads the mutex's futex only, and never by libc: its calls follow pointers in the mutex. The worker can
- * write the page. The kernel's contract: the holder's thread number, plus FUTEX_OWNER_DIED once the holder is dead. */
+/* The agent reads only the mutex's futex, and not by libc: libc's calls follow pointers in the mutex, and the worker
+ * can write the page. By the kernel's contract the futex holds the owner's thread number, plus FUTEX_OWNER_DIED once
+ * the owner is dead. */
 static _Atomic uint32_t *futex_of(struct worker_page *page)
 {
     return (_Atomic uint32_t *)(void *)&page->alive.__data.__lock;

@@ -23,13 +23,13 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
 void page_close(struct worker_page *page);
 
 enum page_owner { PAGE_UNLOCKED, PAGE_ALIVE, PAGE_DEAD };
-/* Which process holds the mutex: none yet, a live one, or a dead one. Does not wait. */
+/* Which process holds the mutex: no process yet, a live process, or a dead process? Does not wait. */
 enum page_owner page_owner(struct worker_page *page);
 
 struct page_watch;
 /* Starts to wait for the death of the holder of path's mutex, which must be locked. */
 titan_status page_watch_start(const char *path, struct page_watch **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Becomes readable once, at death. Owned by the watch. */
+/* Returns a descriptor that becomes readable at the worker's death. The watch owns it. */
 int page_watch_fd(const struct page_watch *watch);
 /* Never waits. NULL is fine. */
 void page_watch_stop(struct page_watch *watch);

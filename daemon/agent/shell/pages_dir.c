@@ -22,15 +22,16 @@ void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *l
 {
     char link[PATH_MAX], prefix[FOLDER_PREFIX];
     link_path(run_dir, link);
-    /* The folders' names begin with this directory's inode number: a copy of the directory has the link, but not its
-     * workers. */
+    /* The folder's name begins with the inode number of run_dir. A copy of run_dir has the link, but not this
+     * directory's workers. */
     struct stat st = {0};
     (void)stat(run_dir, &st);
     (void)snprintf(prefix, sizeof(prefix), PAGES_FOLDERS "%llx-%llx-", (unsigned long long)st.st_dev,
                    (unsigned long long)st.st_ino);
     ssize_t n = readlink(link, out, PATH_MAX - 1);
     out[n > 0 ? n : 0] = '\0';
-    /* All users may write in /dev/shm: a folder of another user, or open to others, is not this agent's. */
+    /* All users may write in /dev/shm. So this agent accepts no folder of another user, and none that is open to
+     * others. */
     if (n > 0 && strncmp(out, prefix, strlen(prefix)) == 0 && lstat(out, &st) == 0 && S_ISDIR(st.st_mode) &&
         st.st_uid == geteuid() && (st.st_mode & 07777) == 0700)
         return;

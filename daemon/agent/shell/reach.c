@@ -16,7 +16,7 @@
 #include "base/listen.h"
 
 #define BACKLOG 64
-#define CONNECTIONS_MAX 64 /* answered by one listener */
+#define CONNECTIONS_MAX 64 /* most connections that one listener answers */
 #define TARGETS_MAX 64
 #define AGAIN_MS 200
 
@@ -25,7 +25,7 @@
 titan_status reach_listen(const char *host, const struct listen_ports *ports, int *ret_fd, uint16_t *ret_port,
                           struct titan_error *err)
 {
-    /* Like a worker (worker/elastic/agent_connection.c). */
+    /* Listens as a worker does (worker/elastic/agent_connection.c). */
     if (listen_tcp(host, ports, BACKLOG, ret_fd, ret_port, err) == TITAN_OK)
         return TITAN_OK;
     return listen_tcp("0.0.0.0", ports, BACKLOG, ret_fd, ret_port, err);
@@ -194,7 +194,7 @@ void reach_try(struct reach_target *targets, size_t n, int timeout_ms)
         }
     }
     for (size_t i = 0; i < n; i++) {
-        char before[sizeof(targets[i].problem)]; /* of the previous try */
+        char before[sizeof(targets[i].problem)]; /* problem of the previous try */
         memcpy(before, targets[i].problem, sizeof(before));
         if (targets[i].fd >= 0)
             close_target(&targets[i], before[0] ? before : "no answer", false);

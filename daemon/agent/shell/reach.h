@@ -12,13 +12,13 @@
 
 #define REACH_TOKEN_BYTES 16
 
-/* Listens at a free port of host; on every address if host is none of this machine's. May block. */
+/* Listens at a free port of host. If host is no address of this machine, listens on every address. May block. */
 titan_status reach_listen(const char *host, const struct listen_ports *ports, int *ret_fd, uint16_t *ret_port,
                           struct titan_error *err) TITAN_MUST_USE;
 
 struct reach_listener;
-/* Serves for for_ms, to a bounded number of connections; takes fd over. closed runs once, on the loop, when all is
- * freed. NULL: no memory, and fd is closed. */
+/* Takes fd over and serves it for for_ms, to a bounded number of connections. closed runs once, on the loop, when all
+ * is freed. Returns NULL, and closes fd, if there is no memory. */
 struct reach_listener *reach_serve(uv_loop_t *loop, int fd, const uint8_t token[REACH_TOKEN_BYTES], uint32_t for_ms,
                                    void (*closed)(struct reach_listener *l, void *data), void *data);
 void reach_end(struct reach_listener *l);
@@ -27,7 +27,7 @@ struct reach_target {
     char node[256], address[336]; /* HOST:PORT */
     uint8_t token[REACH_TOKEN_BYTES];
     char problem[120]; /* result; "" = reached */
-    int fd;            /* during the attempt */
+    int fd;            /* descriptor during the attempt */
     int64_t again_ms;  /* time of the next attempt; 0 = none */
     size_t got;
     uint8_t received[REACH_TOKEN_BYTES];

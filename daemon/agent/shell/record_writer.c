@@ -21,8 +21,8 @@ struct record_writer {
     const struct agent_action *record; /* NULL = none */
     titan_status status;
     struct titan_error err;
-    bool failed;  /* earlier: the failure is logged */
-    bool on_disk; /* a thread is writing it */
+    bool failed;  /* an earlier write failed, and that was logged */
+    bool on_disk; /* a thread is writing the record */
     void (*written)(void *);
     void (*done)(void *);
     void *data, *done_data;

@@ -17,7 +17,7 @@ struct record_writer *record_writer_open(uv_loop_t *loop, const char *run_dir, c
 /* record: an AGENT_RECORD_*, borrowed until written. No other record may be in progress. */
 void record_writer_start(struct record_writer *w, const struct agent_action *record);
 bool record_writer_busy(const struct record_writer *w);    /* a record is not yet on disk */
-bool record_writer_fails(const struct record_writer *w);   /* ... and its last write failed */
+bool record_writer_fails(const struct record_writer *w);   /* a record is not yet on disk, and its last write failed */
 bool record_writer_on_disk(const struct record_writer *w); /* a thread is writing */
 /* Forgets a failed record; no thread may be writing. */
 void record_writer_stop(struct record_writer *w);

@@ -91,7 +91,7 @@ titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJ
     uint32_t crc = crc32c(0, bytes + 4, len);
     for (int i = 0; i < 4; i++)
         bytes[i] = (uint8_t)(crc >> (8 * i));
-    return file_replace_private(path, bytes, len + 4, err); /* it has a key in it */
+    return file_replace_private(path, bytes, len + 4, err); /* private, because the record contains a key */
 }
 
 static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t job_id, struct titan_error *err)
@@ -105,7 +105,7 @@ static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t jo
     return TITAN_OK;
 }
 
-/* A checksum shows that the record is complete, not that its content is valid: it is checked like a message. */
+/* Checks the content like a message's: the checksum shows only that the record is complete. */
 static titan_status check_job(const Titan__Internal__AgentJobRecord *r, uint64_t job_id, struct titan_error *err)
 {
     TRY(range_check(&r->base, err));

@@ -13,14 +13,14 @@
 
 #include "base/cleanup.h"
 
-#define START_MS 60000 /* for a name service or a file server; the file pool gives up earlier */
+#define START_MS 60000 /* wait of a start for a name service or file server; the file pool gives up earlier */
 
 /* A request, and the reply that it waits for. */
 struct call {
     const char *path;
     int wait_ms;
     const struct spawn_request *request;
-    struct spawn_fds fds; /* of the request */
+    struct spawn_fds fds; /* descriptors of the request */
     struct spawn_reply reply;
     int fd; /* the descriptor in the reply; -1 = none */
 };

@@ -89,7 +89,7 @@ struct cgroup_holds worker_cgroup_holds(char why[WORKER_CGROUP_WHY])
         const struct cgroup_holds there = listed(home, "cgroup.controllers");
         const bool stays = !inside && ends_in(home, service);
         if ((there.memory || there.cpus) && !stays) {
-            /* Moves this process out of the way, and back if that did not help. */
+            /* Moves this process into main/, and back if the folder still cannot have controllers. */
             char main_group[PATH_MAX + 8];
             (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, home);
             if (inside ||

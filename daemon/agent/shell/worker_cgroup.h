@@ -19,12 +19,12 @@
 
 /* The folder for workers' cgroups; false = no cgroups can be made. */
 bool worker_cgroup_home(char out[PATH_MAX]);
-/* Which limits can be enforced. why: the obstacle to the others, and the remedy; "" = none. */
+/* Which limits can be enforced? why: what prevents the other limits, and the remedy; "" = nothing. */
 struct cgroup_holds worker_cgroup_holds(char why[WORKER_CGROUP_WHY]);
-/* Makes a worker's cgroup with its limits. "" = no cgroup; no error if there are no limits. */
+/* Makes a worker's cgroup with its limits. "" = no cgroup, which is an error only if there are limits. */
 titan_status worker_cgroup_make(uint64_t worker_id, const struct cgroup_limits *limits, char out[PATH_MAX],
                                 struct titan_error *err) TITAN_MUST_USE;
-/* An existing cgroup; "" = none. */
+/* Finds the worker's existing cgroup; "" = none. */
 void worker_cgroup_find(uint64_t worker_id, char out[PATH_MAX]);
 bool worker_cgroup_enter(const char *cgroup, pid_t pid);
 void worker_cgroup_kill(const char *cgroup);

@@ -129,7 +129,7 @@ static void connection_read(struct channel_connection *connection)
             } else if (!registers) {
                 (void)titan_fail(&err, TITAN_EPERM, "first message is not a registration");
             } else if ((owner = c->events.on_registration(connection, message->registration, c->data, &err)) &&
-                       connection->closing) { /* lost during its greeting */
+                       connection->closing) { /* the connection was lost during its greeting */
                 c->events.on_close(owner, c->data);
             } else if (owner) {
                 c->unregistered--;
@@ -154,7 +154,7 @@ static void connection_flush(struct channel_connection *connection)
     if (status == TITAN_OK || status == TITAN_EAGAIN)
         (void)uv_poll_start(&connection->poll, UV_READABLE | (status == TITAN_EAGAIN ? UV_WRITABLE : 0),
                             on_connection_ready);
-    /* The reading side also sees a broken pipe, after the worker's last messages. */
+    /* The reading side sees a broken pipe, too, but only after the worker's last messages. */
 }
 
 static void on_connection_ready(uv_poll_t *handle, int status, int events)
@@ -199,8 +199,8 @@ static void on_listener(uv_poll_t *handle, int status, int events)
         int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        /* Only the agent's own user and root may connect, unless workers run as other users. The token then identifies
-         * the worker; for other users, the process is checked too. */
+        /* If workers run as the agent's user, only this user and root may connect. Otherwise all users may. The token
+         * then identifies the worker; for a process of another user, the process is checked too. */
         struct ucred peer;
         const bool allowed = peer_of(fd, &peer) && (c->events.any_user || own_user(&peer));
         struct channel_connection *connection =

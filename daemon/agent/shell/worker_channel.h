@@ -22,7 +22,7 @@ struct channel_events {
     void *(*on_registration)(struct channel_connection *connection,
                              const Titan__Internal__WorkerRegistration *registration, void *data,
                              struct titan_error *err);
-    /* Gets message_data; the other callbacks get channel_open's data. */
+    /* data: the connection's message_data; the other callbacks get channel_open()'s data. */
     void (*on_message)(void *owner, const Titan__Internal__WorkerToAgent *message, void *data);
     void *message_data;
     /* The connection is gone and must not be used again. */
@@ -43,11 +43,11 @@ titan_status channel_pack(struct frame_writer *queue, const Titan__Internal__Age
                           struct titan_error *err) TITAN_MUST_USE;
 /* Sends now, or when the socket accepts it. A worker with a full queue loses the connection. */
 void channel_send(struct channel_connection *connection, const Titan__Internal__AgentToWorker *message, int fd);
-/* Sends the queue of the time without a connection. */
+/* Sends the messages that were queued while there was no connection. */
 void channel_send_queue(struct channel_connection *connection, struct frame_writer *queue);
 /* Delivers the socket's pending messages, before a worker's end is reported. May close the connection. */
 void channel_drain(struct channel_connection *connection);
-/* Closes it without on_close. */
+/* Closes the connection without on_close. */
 void channel_drop(struct channel_connection *connection);
 
 #endif

@@ -16,7 +16,7 @@ struct worker_limits worker_limits_of(uint64_t site_memory, uint32_t site_cpus)
                               .machine = {.memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
                                           .cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) * 1000}};
     titan_assert(l.machine.memory > 0 && l.machine.cpus > 0);
-    /* One setting for nodes of several sizes: on a small node, a limit of the whole node or more is none. */
+    /* One setting serves nodes of several sizes. So a limit at or above the node's size counts as no limit. */
     l.site.memory = l.site.memory < l.machine.memory ? l.site.memory : 0;
     l.site.cpus = l.site.cpus < l.machine.cpus ? l.site.cpus : 0;
     return l;

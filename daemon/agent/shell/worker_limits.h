@@ -12,16 +12,16 @@
 
 /* The limits of this node. */
 struct worker_limits {
-    struct cgroup_limits site, machine; /* site: the most per worker; machine: all of it */
+    struct cgroup_limits site, machine; /* site: most per worker; machine: all of the machine */
 };
 /* Which limits can be enforced. */
 struct worker_limits_held {
     struct cgroup_holds can;
     bool unknown;                /* titan-spawnd gave no answer; why has its reason */
-    char why[WORKER_LIMITS_WHY]; /* what cannot be enforced, and the remedy; "" = all can */
+    char why[WORKER_LIMITS_WHY]; /* limits that cannot be enforced, and the remedy; "" = none */
 };
 
-/* For this machine with the site's settings; 0 = none. */
+/* The limits of this machine with the site's settings; 0 = no setting. */
 struct worker_limits worker_limits_of(uint64_t site_memory, uint32_t site_cpus);
 struct cgroup_limits worker_limits_asked(const struct recipe *r);
 /* Asks titan-spawnd, or looks at this process's own cgroup if spawnd is "". May take a moment. */

@@ -27,12 +27,12 @@
 #define REQUESTS_MAX 256
 #define RANKS_BYTES_MAX (1u << 20)
 #define FILES_MAX 4096
-#define NOT_OURS (-2) /* as a rank: another node's worker */
+#define NOT_OURS (-2) /* rank of another node's worker */
 
-/* A worker's output during a request: first the .1, then the file itself. Or a dump of its flight recorder. */
+/* One file of a request: a worker's output (first the .1, then the file itself), or a dump of its flight recorder. */
 struct log_file {
     uint64_t worker_id;
-    uint64_t epoch; /* of a dump */
+    uint64_t epoch; /* epoch of a dump */
     int32_t rank;
     bool old; /* reads the .1 */
     uint64_t offset;
@@ -43,7 +43,7 @@ struct log_position {
     uint64_t worker_id, position;
 };
 
-/* Read, but not sent yet. */
+/* A piece that is read, but not sent yet. */
 struct log_piece {
     uint64_t worker_id, position;
     int32_t rank;
@@ -94,7 +94,7 @@ static void cannot_read(struct log_request *r, const struct titan_error *err)
     r->odd |= err->status != TITAN_ENOTFOUND;
 }
 
-/* -1 = missing, or of the wrong kind. */
+/* Opens a file of the folder. Returns -1 if it is missing or of the wrong kind. */
 static int open_below(struct log_request *r, const char *name)
 {
     struct titan_error err = {0};
@@ -143,7 +143,7 @@ static size_t file_piece(struct log_request *r, const struct log_file *f, bool o
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Start of the file's last `lines` lines; *lines is the number still missing if the file has fewer. */
+/* Returns the start of the file's last *lines lines. If the file has fewer, *lines becomes the missing number. */
 static uint64_t tail_offset(struct log_request *r, const struct log_file *f, bool old, uint32_t *lines)
 {
     char bytes[CHUNK_BYTES];
@@ -178,8 +178,8 @@ static enum read_result file_read_on(struct log_request *r, struct log_file *f)
         f->old = true;
     size_t n = file_piece(r, f, f->old, f->offset, piece->bytes, sizeof(piece->bytes));
     titan_assert(n <= sizeof(piece->bytes));
-    /* Sends up to the last newline. A line longer than a chunk goes as it is; so does the last line of a log that is no
-     * longer followed. */
+    /* Sends the piece up to its last newline. Two kinds of piece are sent whole: a line longer than a chunk, and the
+     * last line of a log that is no longer followed. */
     size_t send = n;
     while (send > 0 && piece->bytes[send - 1] != '\n')
         send--;
@@ -213,7 +213,7 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id, 
         return NULL;
     struct log_file *f = &r->files[r->n_files - 1];
 
-    /* It is read from the request's position, or from its last lines. */
+    /* The file is read from the request's position, or else its last lines. */
     f->old = file_size(r, f, true) > 0;
     for (size_t i = 0; i < r->n_after && !r->flight; i++)
         if (r->after[i].worker_id == f->worker_id) {
@@ -235,7 +235,7 @@ static void request_read(struct file_task *k)
     struct log_request *r = (struct log_request *)(void *)k;
     const bool lists = r->folder[0] && !(r->flight && r->n_files > 0);
     r->full = false;
-    if (lists && r->flight) { /* all dumps; which are of workers here is not known yet */
+    if (lists && r->flight) { /* lists all dumps: it is not known yet which workers are this node's */
         int flight = open_below(r, "flight");
         DIR *dir = flight < 0 ? NULL : fdopendir(flight);
         for (struct dirent *e; dir && (e = readdir(dir));) {
@@ -465,7 +465,7 @@ void logs_write_rank(const char *job_dir, const char *node, uint64_t worker_id, 
     titan_status status = job_files_folder(job_dir, "logs", false, &logs, &err);
     if (status == TITAN_OK)
         status = job_files_open(logs, "ranks", O_WRONLY | O_CREAT | O_APPEND, &fd, &err);
-    /* One write, so that nodes sharing the folder do not tear each other's lines. */
+    /* One write, so that nodes that share the folder do not mix their lines. */
     if (status == TITAN_OK && write(fd, line, (size_t)len) != len)
         status = titan_fail_errno(&err, "cannot write 'ranks'");
     if (status != TITAN_OK && status != TITAN_ENOTFOUND)
@@ -481,7 +481,8 @@ static void rank_run(struct file_task *k)
 
 void logs_record(const struct logs *l, const char *job_dir, uint64_t worker_id, int32_t rank)
 {
-    static const struct file_calls calls = {.run = rank_run}; /* given up, the log is served under the previous rank */
+    /* if this task is given up, the log is served under the previous rank */
+    static const struct file_calls calls = {.run = rank_run};
     struct rank_line *r = calloc(1, sizeof(*r));
     if (!r)
         return;
@@ -564,7 +565,7 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
         status = titan_fail_errno(err, "cannot rename '%s'", part);
     if (status != TITAN_OK)
         (void)unlinkat(at, part, 0);
-    /* Emptied even after a failed copy (most needed on a full disk). */
+    /* Empties the file even after a failed copy: a full disk needs this most. */
     if (ftruncate(in, 0) < 0 && status == TITAN_OK)
         status = titan_fail_errno(err, "cannot empty log '%s'", path);
     return status;

@@ -26,7 +26,7 @@ struct logs_options {
     struct file_pool *files; /* must be closed before the logs */
     const char *node;        /* this node's name */
     logs_send_cb send;
-    void *data; /* of send */
+    void *data; /* argument of send */
 };
 
 titan_status logs_open(uv_loop_t *loop, const struct logs_options *options, struct logs **ret,
@@ -34,7 +34,7 @@ titan_status logs_open(uv_loop_t *loop, const struct logs_options *options, stru
 /* Forgets all requests; done runs on the loop. */
 void logs_close(struct logs *logs, void (*done)(void *), void *data);
 
-/* Records that this node runs this worker, as this rank (-1 = not known yet). */
+/* Records that this node runs the worker under this rank (-1 = not known yet). */
 void logs_record(const struct logs *logs, const char *job_dir, uint64_t worker_id, int32_t rank);
 /* Writes the record at once, on a thread of the pool. */
 void logs_write_rank(const char *job_dir, const char *node, uint64_t worker_id, int32_t rank);

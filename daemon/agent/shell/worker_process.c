@@ -83,7 +83,7 @@ static int spawn(const struct worker_command *c, char *argv[], char *env[ENV_MAX
     (void)sigemptyset(&stops);
     (void)sigaddset(&stops, SIGTERM);
     (void)sigaddset(&stops, SIGINT);
-    (void)sigaddset(&stops, SIGUSR1); /* it asks for a checkpoint under `titanctl run` */
+    (void)sigaddset(&stops, SIGUSR1); /* under `titanctl run` SIGUSR1 asks for a checkpoint */
     (void)sigfillset(&all);
     (void)sigdelset(&all, SIGKILL);
     (void)sigdelset(&all, SIGSTOP);
@@ -135,7 +135,7 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
                     (char *)c->ports,
                     NULL};
 
-    /* The environment points into this process's and to cuda. CUDA and NVML must number GPUs alike. */
+    /* env points into this process's environment and to cuda. CUDA and NVML must number GPUs alike. */
     char *env[ENV_MAX];
     int n = 0;
     for (char **e = environ; *e && n < ENV_MAX - 3; e++) {
@@ -183,8 +183,8 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
         p.cgroup[0] = '\0';
     }
 
-    /* When memory runs out, the kernel must kill a worker rather than its agent. The score is inherited, so both would
-     * be equally likely. A raise needs no privilege. */
+    /* When memory runs out, the kernel must kill a worker rather than its agent. The worker inherits the agent's score,
+     * so the kernel could take either. A raise needs no privilege. */
     struct buf own = BUF_INIT;
     char score_path[48], score[24];
     if (file_read("/proc/self/oom_score_adj", 64, &own, NULL) == TITAN_OK && own.data) {
@@ -208,8 +208,8 @@ titan_status worker_process_adopt(const struct worker_found *w, struct worker_pr
     if (w->pid <= 1 || (p.pidfd = pidfd_open(w->pid, 0)) < 0)
         return titan_fail(err, TITAN_ENOTFOUND, "process %d is gone", (int)w->pid);
 
-    /* The pid may belong to another process by now: the worker's command line names its page. Checked after the
-     * descriptor was opened: both are of the same process. */
+    /* By now the pid may belong to another process. The worker's command line names its page. It is read after the
+     * descriptor was opened, so both are of the same process. */
     char path[64];
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     bool is_worker = false;
@@ -222,8 +222,8 @@ titan_status worker_process_adopt(const struct worker_found *w, struct worker_pr
         return titan_fail(err, TITAN_ENOTFOUND, "process %d is not the worker of '%s'", (int)w->pid, w->page);
     }
 
-    /* Another user's worker wrote pid and job into the page itself: titan-spawnd has the truth. While titan-spawnd does
-     * not answer, the page is believed; the coordinator knows a worker's job. */
+    /* A worker of another user can write any pid and job into its page, so titan-spawnd is asked. While titan-spawnd
+     * does not answer, the page is believed; the coordinator knows a worker's job. */
     if (pidfd_send_signal(p.pidfd, 0, NULL, 0) != 0 && errno == EPERM) {
         struct spawn_reply reply;
         (void)snprintf(p.spawnd, sizeof(p.spawnd), "%s", w->spawnd);
@@ -318,7 +318,7 @@ static bool end_of(const struct spawn_reply *reply, struct worker_end *ret)
     return known;
 }
 
-/* For a dead child; how: WNOWAIT leaves it unreaped. */
+/* Gets the status of a dead child. how: WNOWAIT leaves the child unreaped. */
 static bool wait_status(const struct worker_process *p, int how, struct worker_end *ret)
 {
     siginfo_t info = {0};
@@ -361,7 +361,7 @@ titan_status worker_process_reap(struct worker_process *p, struct worker_end *re
         p->pid = 0;
         return TITAN_OK;
     }
-    /* Its pid is not reused before the reap, so the group is still its own. */
+    /* The pid is not reused before the reap, so the group still belongs to the worker. */
     (void)worker_process_kill(p);
     (void)wait_status(p, 0, ret);
     p->pid = 0;

@@ -28,8 +28,9 @@ struct worker_command {
     const char *socket;  /* the agent's socket */
     const char *page, *directory, *host;
     const char *ports; /* ports it may listen at; NULL = any */
-    int log, folder;   /* open descriptors: its log, to append to (titan-spawnd opens it itself), and directory */
-    const char *run;   /* which run of which store */
+    /* open descriptors: log to append to (not with titan-spawnd, which opens the log itself), and working directory */
+    int log, folder;
+    const char *run; /* identifies the run and its store */
     uint64_t job_id, worker_id;
     const char *cuda_devices; /* its CUDA_VISIBLE_DEVICES; NULL = the agent's */
     const char *spawnd;       /* titan-spawnd's socket; NULL = the agent starts the worker, and ignores the rest */
@@ -47,8 +48,8 @@ struct worker_process {
 };
 
 struct worker_end {
-    int code, signal; /* code -1: by a signal, or unknown when signal is 0 */
-    /* From its own cgroup, if titan-spawnd made one; else 0. */
+    int code, signal; /* code -1: a signal ended the process; then signal 0 = unknown */
+    /* Values of the worker's own cgroup, if titan-spawnd made it; else 0. */
     uint64_t oom_kills, limit, peak;
 };
 
@@ -74,15 +75,16 @@ bool worker_process_kill(const struct worker_process *p);
 int worker_process_stat(const struct worker_process *p);
 /* State letter (0 = unknown), resident bytes, and processor time of all its threads in steps of 10 ms. */
 char worker_process_state(int stat_fd, uint64_t *ret_rss, uint64_t *ret_cpu_ms);
-/* Is one of its threads running or ready to run? */
+/* Is a thread of the process running or ready to run? */
 bool worker_process_runnable(const struct worker_process *p);
-/* How a process ends that still exits (with much memory, say) or is not ours to reap. False = unknown; *ret stays
- * unchanged. */
+/* Gets the end of a process that is still exiting (with much memory, say) or is not this agent's child. False =
+ * unknown; *ret stays unchanged. */
 bool worker_process_ending(const struct worker_process *p, struct worker_end *ret);
-/* How a worker ended while it had no agent; waits for titan-spawnd, for SPAWN_WAIT_MS. */
+/* Gets the end of a worker that ended without an agent. Waits up to SPAWN_WAIT_MS for titan-spawnd. */
 bool worker_process_departed(const char *spawnd, uint64_t worker_id, struct worker_end *ret);
-/* TITAN_OK with its end, or TITAN_EAGAIN while it lives. The rest of its group is killed first. An adopted process
- * cannot be reaped: TITAN_OK with -1 and 0 once it is gone, unless titan-spawnd knows more. */
+/* Reaps an ended process. TITAN_OK: *ret has its end, and the rest of its group was killed before the reap.
+ * TITAN_EAGAIN: it lives. An adopted process cannot be reaped: once it is gone, the end is code -1 and signal 0, unless
+ * titan-spawnd knows more. */
 titan_status worker_process_reap(struct worker_process *p, struct worker_end *ret);
 /* For a worker that died without an agent: kills the processes in its cgroup and removes the cgroup. */
 void worker_process_sweep(uint64_t worker_id);

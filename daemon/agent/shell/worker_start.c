@@ -63,7 +63,8 @@ static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct ti
     return TITAN_OK;
 }
 
-/* Starts as the agent's user; through titan-spawnd as the job's, the owner of the folder and its content. */
+/* Starts the worker as the agent's user; or through titan-spawnd as the job's user, who owns the folder and its
+ * content. */
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
     const bool as_user = s->spawnd[0];
@@ -80,8 +81,8 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
     if (asked.memory || asked.cpus || s->limits.site.memory || s->limits.site.cpus)
         worker_limits_look(s->spawnd, &held);
     TRY(worker_limits_choose(&s->limits, &asked, &held, s->node, &limits, err));
-    if (!as_user && r->job.as_user) { /* its paths were not checked against the rights of the user that would open them
-                                       * here */
+    /* its paths were not checked against the rights of the user who would open them here */
+    if (!as_user && r->job.as_user) {
         (void)titan_fail(err, TITAN_EUNPLACEABLE,
                          "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd",
                          s->node);
@@ -108,7 +109,8 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
         if (job_files_open(logs, strrchr(s->log, '/') + 1, O_WRONLY | O_CREAT | O_APPEND, &log, err) != TITAN_OK)
             return titan_error_wrap(err, "log '%s'", s->log);
     }
-    TRY(job_folder_record(s->run_dir, s->job_id, s->directory, err)); /* for the agent that adopts the process */
+    /* the agent that adopts the process needs this record */
+    TRY(job_folder_record(s->run_dir, s->job_id, s->directory, err));
     if (!as_user)
         logs_write_rank(s->directory, s->node, s->worker_id, -1);
     const struct worker_command command = {.program = s->program,

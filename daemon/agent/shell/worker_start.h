@@ -21,13 +21,14 @@ struct worker_start {
     char ports[LISTEN_PORTS_TEXT];        /* "" = any */
     char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = the agent's */
     char spawnd[SPAWN_SOCKET_MAX];        /* titan-spawnd's socket; "" = the worker runs as the agent's user */
-    char user[256], default_user[256];    /* the job's; for a job without a user of this node, "" = none */
-    struct worker_limits limits;          /* of this node */
+    /* user: the job's. default_user: for jobs without a user of this node, "" = none */
+    char user[256], default_user[256];
+    struct worker_limits limits; /* of this node */
     bool has_uid;
-    uid_t uid; /* the user's, on the coordinator's machine */
+    uid_t uid; /* the user's number on the coordinator's machine */
     char *recipe;
-    struct worker_process process; /* waits until its page names it; pid 0 = none */
-    struct titan_error err;        /* ... the reason why not */
+    struct worker_process process; /* the started process, which waits until its page names it; pid 0 = none */
+    struct titan_error err;        /* why there is no process */
 };
 
 /* NULL: no memory. Leaves process, err and worker unset. */

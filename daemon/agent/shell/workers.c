@@ -120,7 +120,7 @@ static void worker_close(struct worker *w)
         uv_close((uv_handle_t *)&w->watch_poll, on_handle_closed);
 }
 
-/* Names the slot: the next worker there gets the same device. */
+/* Appends the slot to the reason, because the next worker there gets the same device. */
 static void name_slot(const struct worker *w, struct worker_exit *how)
 {
     char words[sizeof how->reason];
@@ -222,7 +222,7 @@ static void on_watch(uv_poll_t *handle, int status, int events)
     struct worker *w = handle->data;
     (void)uv_poll_stop(handle);
     worker_dying(w);
-    /* On a busy machine its threads and memory may take long to go. */
+    /* On a busy machine the worker's threads and memory may take long to go. */
     if (worker_process_ending(&w->process, &w->end))
         worker_report(w);
 }
@@ -475,7 +475,7 @@ static titan_status worker_page_in(struct worker *w, const char *dir, bool last,
     flight_path(w->page_path, path);
     if (flight_create(path, &why) == TITAN_OK)
         return TITAN_OK;
-    /* A failure leaves the worker without a recorder, and it runs all the same. */
+    /* After a failure the worker runs without a recorder. */
     tlog_warn(&w->set->log, "no flight recorder", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
               why.msg);
     if (last)
@@ -491,7 +491,8 @@ static titan_status worker_page(struct worker *w, struct titan_error *err)
     struct workers *set = w->set;
     bool last = strcmp(set->pages_dir, set->run_dir) == 0;
     titan_status status = worker_page_in(w, set->pages_dir, last, err);
-    if (status == TITAN_ENOTFOUND && !last) { /* a log-out with RemoveIPC, or a script that cleans /dev/shm */
+    if (status == TITAN_ENOTFOUND &&
+        !last) { /* a log-out with RemoveIPC, or a script that cleans /dev/shm, removed it */
         tlog_warn(&set->log, "the folder of workers' pages is gone, another one is made", "path=\"%s\"",
                   set->pages_dir);
         pages_dir_open(set->run_dir, set->pages_dir, &set->log);
@@ -501,7 +502,7 @@ static titan_status worker_page(struct worker *w, struct titan_error *err)
     return status == TITAN_OK || last ? status : worker_page_in(w, set->run_dir, true, err);
 }
 
-/* From here on its process is watched. */
+/* Starts to watch the worker's process. */
 static titan_status worker_attach(struct worker *w, struct titan_error *err)
 {
     if (uv_poll_init(w->set->loop, &w->process_poll, w->process.pidfd) != 0)
@@ -665,7 +666,7 @@ titan_status workers_start(struct workers *set, uint64_t worker_id, const Titan_
 
 void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason)
 {
-    if (w->start) { /* afterwards it has a process, or never will */
+    if (w->start) { /* after this the worker has a process, or never gets a process */
         struct worker_start *s = w->start;
         const bool ours = file_pool_abandon(w->set->files, &s->task);
         if (ours && (s->process.pid > 0 || s->err.status != TITAN_OK)) { /* the start has ended */
@@ -704,8 +705,8 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
 
 /* --- adoption ----------------------------------------------------------------------------------------------------- */
 
-/* A dead worker. It is listed only if it left a reason. The last reports of a worker without a fault may be lost, so it
- * counts as lost. */
+/* Adds a dead worker to the list of departed workers, if it left a reason. Without a fault, its last reports may be
+ * lost, so it counts as lost. */
 static void departed_keep(const struct worker *w, const char *page_path)
 {
     const int32_t code = atomic_load(&w->page->exit_code);
@@ -713,7 +714,7 @@ static void departed_keep(const struct worker *w, const char *page_path)
     (void)snprintf(name, sizeof(name), "/w%" PRIu64 ".page", w->id);
     struct worker_end end = {.code = code};
     bool explained = code > 0 || (code == 0 && w->page->last_words[0]);
-    if (!explained && w->set->spawnd[0]) /* its parent knows its end */
+    if (!explained && w->set->spawnd[0]) /* the parent, titan-spawnd, knows its end */
         explained = worker_process_departed(w->set->spawnd, w->id, &end) && (end.code > 0 || end.signal > 0);
     struct departed *d = explained && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
     if (!d)
@@ -756,7 +757,8 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     }
     if (status == TITAN_OK) {
         const struct worker_found found = {(pid_t)w->page->pid, page_path, w->job_id, w->id, set->spawnd};
-        if (!job_folder_find(set->run_dir, w->job_id, directory)) { /* not recorded: it is in its working directory */
+        if (!job_folder_find(set->run_dir, w->job_id,
+                             directory)) { /* not recorded: the folder is the worker's working directory */
             char path[64];
             (void)snprintf(path, sizeof(path), "/proc/%d/cwd", (int)found.pid);
             const ssize_t n = readlink(path, directory, PATH_MAX - 1);
@@ -767,7 +769,7 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     if (status == TITAN_OK && workers_find(set, w->id))
         status = titan_fail(err, TITAN_ECORRUPT, "worker %" PRIu64 " has two pages", w->id);
     status = status == TITAN_OK ? worker_paths(w, directory, err) : status;
-    (void)snprintf(w->page_path, PATH_MAX, "%.4095s", page_path); /* its actual place, which may be run/ */
+    (void)snprintf(w->page_path, PATH_MAX, "%.4095s", page_path); /* the page's actual path, which may be in run/ */
     status = status == TITAN_OK ? worker_attach(w, err) : status;
     if (status != TITAN_OK) {
         if (w->id && !workers_find(set, w->id))
@@ -829,7 +831,7 @@ static void sweep_free(struct file_task *k)
     free(s);
 }
 
-/* The job's folder may have been made since. */
+/* Does the job have a worker here? Its folder may have been made after the list. */
 static bool job_has_worker(uint64_t job_id, void *data)
 {
     const struct worker *w = ((struct workers *)data)->first;
@@ -845,7 +847,7 @@ static void sweep_done(struct file_task *k)
     sweep_free(k);
 }
 
-/* The next agent sweeps what this one gives up. */
+/* If this agent gives the sweep up, the next agent sweeps. */
 static const struct file_calls sweep_calls = {.run = sweep_run, .done = sweep_done, .free = sweep_free};
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
@@ -896,7 +898,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     }
     (void)uv_timer_init(loop, &set->lease_timer);
     set->lease_timer.data = set;
-    set->open_handles = 2; /* for timer and channel */
+    set->open_handles = 2; /* the timer and the channel */
     oom_watch_init(&set->oom);
     struct folder_sweep *sweep = calloc(1, sizeof(*sweep));
     if (sweep) {
@@ -906,7 +908,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
             sweep_free(&sweep->task);
     }
     struct titan_error why = {0};
-    /* Older agents' pages lie in run/, and so do pages that found no room elsewhere. */
+    /* Also adopts from run/: older agents' pages lie there, and pages that found no room elsewhere. */
     if (workers_adopt(set, set->run_dir, &why) != TITAN_OK ||
         (strcmp(set->pages_dir, set->run_dir) != 0 && workers_adopt(set, set->pages_dir, &why) != TITAN_OK))
         tlog_warn(&set->log, "no worker adopted", "reason=\"%s\"", why.msg);

@@ -37,18 +37,18 @@ struct worker {
     uint64_t job_id, id;
     uint32_t slot;
     bool adopted, dying, reported, stopping;
-    struct worker_start *start;     /* in progress; NULL: there is a process, or there will be none */
+    struct worker_start *start;     /* the start in progress; NULL: there is a process, or there will be none */
     struct titan_error start_error; /* why there is no process; TITAN_OK = there is one */
     bool greeted;                   /* it has connected to this agent */
-    bool killed;                    /* by this agent */
+    bool killed;                    /* this agent killed it */
     struct worker_process process;
     struct oom_group *memory; /* counts its kills for memory; NULL = no process */
     struct worker_page *page;
     char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
     uint32_t rank;             /* in its current or last epoch */
     bool recorded;             /* the job's record has the rank */
-    int stat_fd;               /* of /proc/PID/stat */
-    uint64_t rss_max, actions; /* actions: from its page, at the last look */
+    int stat_fd;               /* descriptor of /proc/PID/stat */
+    uint64_t rss_max, actions; /* actions: value of its page at the last look */
     int dumped_for;
     int64_t dumped_ns, hung_ns; /* its last dump, and its last dump as a hanging worker (flight_dumps.h) */
     struct channel_connection *connection;
@@ -62,7 +62,7 @@ struct worker {
 };
 
 struct worker_exit {
-    int code, signal; /* code -1: by a signal, or unknown when signal is 0 */
+    int code, signal; /* code -1: a signal ended it; then signal 0 = unknown */
     char reason[WORKER_REASON_MAX];
     uint64_t last_step;
     bool out_of_memory; /* killed for its memory: reason has limit and peak */
@@ -83,7 +83,7 @@ struct workers_events {
     void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
     /* The worker is connected (again), with the right token. */
     void (*on_connected)(struct worker *w, const Titan__Internal__WorkerRegistration *registration, void *data);
-    /* Once. The worker no longer counts; the struct is freed later. */
+    /* Called once. The worker no longer counts; the struct is freed later. */
     void (*on_exit)(struct worker *w, const struct worker_exit *how, void *data);
 };
 
@@ -91,7 +91,7 @@ struct workers_options {
     const char *run_dir; /* socket, jobs/, and a link to the workers' pages (pages_dir.h) */
     const char *program, *host, *device, *node;
     const char *spawnd;       /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's user */
-    const char *default_user; /* for jobs without a user of this node; NULL = such jobs are not run */
+    const char *default_user; /* user for jobs without a user of this node; NULL = such jobs are not run */
     uint32_t slots, lease_ms;
     struct listen_ports ports;   /* ports for workers' listeners */
     struct worker_limits limits; /* of this node */
@@ -99,8 +99,8 @@ struct workers_options {
     struct gpu_watch *gpus;      /* must be closed before these workers; NULL = none */
 };
 
-/* Opens the socket, adopts an earlier agent's workers, and removes the files of dead ones; workers_take_departed()
- * lists these. */
+/* Opens the socket, adopts an earlier agent's workers, and removes the files of its dead workers.
+ * workers_take_departed() lists the dead workers that left a reason. */
 titan_status workers_open(uv_loop_t *loop, const struct workers_options *options, const struct workers_events *events,
                           void *data, struct workers **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Once, after workers_open(); the caller frees each entry with free(). NULL = none. */
@@ -114,7 +114,7 @@ void workers_close(struct workers *set, void (*done)(void *), void *data);
 titan_status workers_start(struct workers *set, uint64_t worker_id, const Titan__Internal__StartWorkers *m,
                            struct titan_error *err) TITAN_MUST_USE;
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
-struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
+struct worker *workers_first(struct workers *set); /* the list goes on in ->next; skip workers with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */
 const struct worker *workers_in_slot(const struct workers *set, uint32_t slot); /* NULL = none */
 const char *workers_node(const struct workers *set);                            /* this node's name */
@@ -122,22 +122,23 @@ const char *workers_node(const struct workers *set);                            
  * go into the workers' pages, for the next agent. Workers get their lease every AGENT_LEASE_MS, and at once when its
  * end moved by that much. */
 void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
-/* The latest contact in the workers' pages, 0 = none, and the lease's end written with it. */
+/* Returns the latest contact in the workers' pages, 0 = none. *ret_epoch_until_ms: the lease's end that was written
+ * with it. */
 int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);
-/* Samples its page and process now. */
+/* Samples the worker's page and process now. */
 void worker_look(struct worker *w, struct agent_sample *ret);
 /* Called now and then while there are workers (oom.h). */
 void workers_look_after(struct workers *set);
-/* Adopted workers that have not connected yet. */
+/* Number of adopted workers that have not connected yet. */
 uint32_t workers_expected(const struct workers *set);
 
 /* Asserts the workers' invariants after an input. True, or the process ends. */
 bool workers_check(const struct workers *set);
 
-/* Delivers now, or when it connects. fd -1 = none. */
+/* Delivers the message now, or when the worker connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
-/* Asks the worker to stop; SIGKILL after grace_ms, 0 = now. Without a process yet, it gets none. checkpoint: the worker
- * writes one, if the recipe has checkpoints or must is set. */
+/* Asks the worker to stop. SIGKILL follows after grace_ms, 0 = now. A worker without a process gets none. checkpoint:
+ * the worker writes one, if the recipe has checkpoints or must is set. */
 void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason);
 
 #endif
