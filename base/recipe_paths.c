@@ -129,7 +129,8 @@ static titan_status check_path(const struct recipe_path *p, const char *base, ch
 #define PROBE_BYTES 4096 /* a text has no 0 byte within these; workers use the same rule */
 #define PROBES_MAX 1000
 
-/* Is it tokens or packed text, by its name? Their first bytes are not checked. */
+/* Tells by the file's name whether it holds tokens or compressed text. The first bytes of such files are not checked.
+ */
 static bool is_encoded(const char *path)
 {
     static const char *const ends[] = {".bin", ".idx", ".gz", ".zst"};

@@ -36,8 +36,8 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
 
 #define SLOTS_CPU 8
 
-/* Chooses the number of slots of the private titand: the requested workers. By default it is one per GPU, or a few on
- * CPUs. A larger smallest mesh raises the number. */
+/* Chooses how many slots the private titand gets: as many as the requested workers, otherwise one per GPU, or a few on
+ * CPUs. On CPUs it gets as many as the smallest mesh needs, if that is more. */
 static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_t *ret, struct titan_error *err)
 {
     titan_assert(r->elastic.max_workers > 0 && workers >= 0);

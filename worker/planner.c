@@ -31,8 +31,9 @@ struct planner {
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
-    struct device_handle
-        device; /* an open CPU, for its sizes and fast types; not open for GPUs, or if it cannot be opened */
+    /* The CPU device, opened for its sizes and fast types. It stays closed if the plan is for GPUs or the open fails.
+     */
+    struct device_handle device;
     char table_path[PATH_MAX];
     struct cost_table table;
     struct cost cost; /* costs of the forecast; passes use the cost model's, as in a run */

@@ -39,7 +39,7 @@ enum agent_action_kind {
     AGENT_FORGET_JOB,   /* the job's record may be deleted */
     AGENT_SEND,         /* to the coordinator, if the session still exists */
     AGENT_END_SESSION,  /* text = the reason; agent_core_session_down follows */
-    AGENT_COMMAND,      /* to a worker, now or when it connects; a command to form brings the members' shared memory */
+    AGENT_COMMAND,      /* to a worker, now or when it connects; a FORM command also hands over the members' shared memory */
     AGENT_START_WORKER, /* start->worker_ids has one id; agent_core_started or agent_core_exited follows */
     AGENT_STOP_WORKER,  /* asks it to stop, SIGKILL after grace_ms (0 = now) */
     AGENT_PEER,         /* datagram to text (host:port) */

@@ -113,8 +113,8 @@ static inline struct stage_pass *stage_pass(const struct builder *b, int stage, 
 /* Plans which rank sends what to this rank, and when by the schedule. Does nothing without a pipeline. */
 titan_status pipeline_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
 void pipeline_free(struct builder *b);
-/* Emits, before a cell, the RECVs that must be asked for by then: the cell's input at the latest. place: of the cell in
- * the rank's line. */
+/* Emits, before a cell, the RECVs of all messages that the schedule has sent by then, the cell's own input among them.
+ * place: the cell's index in this rank's line of the schedule. */
 void pipeline_begin(struct builder *b, int place);
 /* Hands on the result of a cell: F's activation to the next stage, the gradient of I or B to the stage before. If that
  * stage is on the same rank, the result stays there. Without such a stage nothing happens. */

@@ -33,8 +33,9 @@ struct machine {
     double attention_efficiency, attention_dgrad_efficiency; /* share of peak, in any order */
     double attention_repeatable; /* gradients that repeat take this many times as long as in any order; 0: 1 */
     double attention_own, attention_own_dgrad; /* FLOP/s in a fixed order, and in fp32; 0: as in any order */
-    bool attention_own_tensor; /* the two rates are of fp32 alone: in bf16 our own kernels take tensor cores, too */
-    double attention_masked;   /* masked attention takes this many times as long for the same visible pairs */
+    /* attention_own and attention_own_dgrad hold for fp32 only: in bf16 our own kernels use tensor cores. */
+    bool attention_own_tensor;
+    double attention_masked; /* masked attention takes this many times as long for the same visible pairs */
     double memory_efficiency;
     uint64_t memory_fixed; /* bytes that a process needs besides its plan: context, libraries */
     uint64_t memory_peers; /* more bytes for communicators, with more than one rank; host_memory: see footprint.h */

@@ -294,7 +294,7 @@ static titan_status read_row(struct reader *r, struct cost_row *ret, struct tita
 
 static titan_status read_table(struct reader *r, struct cost_table *ret, struct titan_error *err)
 {
-    const char *line = r->at;
+    const char *line;
     char expected[32];
     uint64_t lines = 0;
 

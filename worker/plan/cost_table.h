@@ -65,8 +65,8 @@ titan_status cost_host_check(const struct cost_host *table, const struct cost_ho
 /* Adds a row, or replaces the row with its key. */
 titan_status cost_table_put(struct cost_table *t, const struct cost_row *row, struct titan_error *err) TITAN_MUST_USE;
 void cost_table_print(const struct cost_table *t, struct buf *out);
-/* name: of the text, for messages. *ret is owned (cost_table_clear), empty after a failure. TITAN_EINVAL: the text is
- * no table, or a part of a table. */
+/* name: what messages call the text. *ret is owned (cost_table_clear), and empty after a failure. TITAN_EINVAL: the
+ * text is not a table, or is a table that was cut off. */
 titan_status cost_table_parse(const char *text, size_t len, const char *name, struct cost_table *ret,
                               struct titan_error *err) TITAN_MUST_USE;
 titan_status cost_table_load(const char *path, struct cost_table *ret, struct titan_error *err) TITAN_MUST_USE;

@@ -34,7 +34,7 @@ titan_status tokenizer_file_pattern(struct tokenizer_file *f, const struct json 
                                     const char **ret) TITAN_MUST_USE;
 bool tokenizer_file_flag(const struct json *part, const char *key, bool fallback);
 
-/* Reads the changes to a text before the model. */
+/* These read how a text is changed before the tokenizer's model gets it. */
 titan_status tokenizer_file_normalizer(struct tokenizer_file *f, const struct json *part,
                                        const char *type) TITAN_MUST_USE;
 titan_status tokenizer_file_pre_tokenizer(struct tokenizer_file *f, const struct json *part,

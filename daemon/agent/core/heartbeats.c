@@ -41,8 +41,8 @@ static bool sends_heartbeats(const struct agent_core *c, int64_t now)
     return (c->registered && !c->ending) || (c->coordinator && c->session_term && coordinator_answers(c, now));
 }
 
-/* A datagram shows that the node lives. The stream's heartbeat shows that commands and reports get through; while
- * datagrams are answered, few of these suffice. */
+/* A datagram shows that the node lives. A heartbeat on the stream shows that commands and reports get through. While
+ * the coordinator answers the datagrams, few stream heartbeats suffice. */
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     const bool answered = c->datagram_at > now - 3 * (int64_t)c->heartbeat_ms;

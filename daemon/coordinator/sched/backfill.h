@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backfill.h - jobs that started before an earlier job, on slots that are too few for the earlier job. Such slots are
- * on loan. The borrower gives them back once they are enough for the earlier job, as a job of lower priority does
- * (preemption.h). A loan is due to each job that would precede the borrower if the borrower still waited. */
+ * on loan. As soon as they suffice for the earlier job, the borrower gives them back, as a job of lower priority does
+ * (preemption.h). The loan is owed to every job that stands before the borrower in the queue's order. */
 #ifndef TITAN_DAEMON_COORDINATOR_SCHED_BACKFILL_H
 #define TITAN_DAEMON_COORDINATOR_SCHED_BACKFILL_H
 
