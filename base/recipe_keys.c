@@ -62,7 +62,7 @@ const struct setting recipe_keys[] = {
         "Folder that a relative checkpoint.folder lies in; what else the run writes is in the job's own folder. "
         "Empty: that one."),
     KEY(job, priority, INT, .min = -1000, .max = 1000, .initial = "0", .flags = KEY_TITAN, .doc =
-        "Jobs of a higher priority come first; those of a lower one that run give way to them."),
+        "Jobs of a higher priority come first; running jobs of a lower one give way to them."),
     KEY(job, follow_links, BOOL, .initial = "true", .flags = KEY_TITAN, .doc =
         "Whether workers follow symbolic links on the way to the data, in its folders, and on the way to the folder "
         "of checkpoints. titand sets it to false for users that are no admins, and resolves the links when it checks "
@@ -92,7 +92,7 @@ const struct setting recipe_keys[] = {
     KEY(model, float8, BOOL, .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8",
         .other = "mxfp8", .later = "*", .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Products of the linear layers of attention and feed-forward layers in float8, see [float8]: emulated on "
-        "CPUs, by cuBLASLt on GPUs from Hopper on; an older GPU has them in mixed_precision_param and says so. Also "
+        "CPUs, by cuBLASLt on GPUs from Hopper on; on an older GPU they are in mixed_precision_param, with a log line. Also "
         "read as model.converters = [\"float8\"]."),
     KEY(model, mxfp8, BOOL, .on = "quantize.linear.mx|mx", .nothing = "quantize.grouped_mm.mx", .initial = "false",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
@@ -578,7 +578,7 @@ const struct setting recipe_keys[] = {
     KEY(resources, memory, BYTES, .min = 1 << 20, .max = 0x1p60, .initial = "\"\"", .flags = KEY_TITAN, .doc =
         "The host memory that each worker may have, such as \"16GiB\"; a number is bytes. One that needs more is "
         "ended, which counts against max_ooms. Empty: what the node gives a worker (`agent.worker_memory`), else no "
-        "limit. A node that gives less, or has less, does not start the worker, and says so."),
+        "limit. A node that gives less, or has less, does not start the worker, and the job's reason tells it."),
     KEY(resources, cpus, REAL, .min = 0.01, .max = 16384, .minus_one = true, .initial = "-1.0", .flags = KEY_TITAN,
         .doc =
         "Processors that each worker may use, such as 3.5: it gets no more time than that. -1: what the node gives a "

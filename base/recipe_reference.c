@@ -47,7 +47,7 @@ static void print_torchtitan_section(const char *section, struct buf *out)
         if (k->support == KEY_OFF)
             buf_printf(out, "refused unless `%s`. %s |\n", k->initial, k->doc);
         else if (k->support == KEY_NOTE)
-            buf_printf(out, "no effect, submit says so. %s |\n", k->doc);
+            buf_printf(out, "no effect; submit notes it. %s |\n", k->doc);
         else if (k->support == KEY_PART)
             buf_printf(out, "a detail of `%s` |\n", k->doc);
         else if (k->theirs)
