@@ -10,38 +10,6 @@
 
 #define GIB 1073741824.0
 
-/* Finds lifetimes anew: the program's own lifetimes are not believed. */
-static bool find_lives(struct checker *c)
-{
-    const struct program *p = c->p;
-
-    titan_assert(!c->first && !c->last);
-    c->first = malloc(((size_t)p->n_buffers + 1) * sizeof *c->first);
-    c->last = malloc(((size_t)p->n_buffers + 1) * sizeof *c->last);
-    if (!c->first || !c->last)
-        return false;
-    for (int i = 0; i < p->n_buffers; i++)
-        c->first[i] = c->last[i] = NONE;
-    for (int i = 0; i < p->n_actions; i++)
-        for (int k = 0; k < p->actions[i].n_operands; k++) {
-            const int b = action_operands(p, &p->actions[i])[k].buffer;
-            if (c->first[b] == NONE)
-                c->first[b] = i;
-            c->last[b] = i;
-        }
-    return true;
-}
-
-static titan_status check_parts(struct checker *c)
-{
-    TRY(check_form(c));
-    if (!find_lives(c))
-        return checker_no_memory(c);
-    TRY(check_values(c));
-    TRY(check_gradients(c));
-    return check_memory(c);
-}
-
 /* Device memory by kind: external buffers, and the arena at its fullest moment. */
 static titan_status check_room(const struct program *p, uint64_t memory_bytes, struct titan_error *err)
 {
@@ -81,9 +49,28 @@ titan_status program_check(const struct program *p, uint64_t memory_bytes, struc
 {
     struct titan_error local = {0};
     struct checker c = {.p = p, .model = p->layout->model, .err = err ? err : &local, .index = NONE};
-    const titan_status status = check_parts(&c);
 
-    free(c.first);
-    free(c.last);
-    return status == TITAN_OK ? check_room(p, memory_bytes, err) : status;
+    TRY(check_form(&c));
+
+    /* Lifetimes are found anew: the program's own lifetimes are not believed. */
+    _cleanup_free_ int *first = malloc(((size_t)p->n_buffers + 1) * sizeof *first);
+    _cleanup_free_ int *last = malloc(((size_t)p->n_buffers + 1) * sizeof *last);
+    if (!first || !last)
+        return checker_no_memory(&c);
+    for (int i = 0; i < p->n_buffers; i++)
+        first[i] = last[i] = NONE;
+    for (int i = 0; i < p->n_actions; i++)
+        for (int k = 0; k < p->actions[i].n_operands; k++) {
+            const int b = action_operands(p, &p->actions[i])[k].buffer;
+            if (first[b] == NONE)
+                first[b] = i;
+            last[b] = i;
+        }
+    c.first = first;
+    c.last = last;
+
+    TRY(check_values(&c));
+    TRY(check_gradients(&c));
+    TRY(check_memory(&c));
+    return check_room(p, memory_bytes, err);
 }

@@ -7,37 +7,6 @@
 #include "worker/plan/checker.h"
 #include "worker/plan/fuse.h"
 
-/* --- operands as the table says ----------------------------------------------------------------------------------- */
-
-static titan_status check_forms(const struct checker *c, const struct action *a)
-{
-    const struct operand *o = action_operands(c->p, a);
-    const int members = a->channel < 0 ? 1 : mesh_group_size(&c->p->mesh, channel_group((enum channel)a->channel));
-    struct operand_form forms[FORMS_MAX];
-    const int takes = op_forms((enum op)a->op, action_params(c->p, a), members, a->n_operands, forms);
-
-    if (a->n_operands == 0 || a->n_operands != takes)
-        return REFUSE(c, "has %d operands, not the %d that it takes", a->n_operands, takes);
-    for (int k = 0; k < takes; k++) {
-        const struct operand_form *f = &forms[k];
-        const struct buffer *b = &c->p->buffers[o[k].buffer];
-        const size_t known =
-            f->shape == FORM_STATISTICS ? (size_t)c->p->statistics.size * sizeof(double) : form_bytes(f);
-        const size_t bytes = known == SIZE_MAX ? b->bytes : known;
-        if (o[k].access != f->access)
-            return REFUSE(c, "operand %s (%s #%d) has access %u, not %u", f->name, buffer_kind_name(b->kind),
-                          o[k].buffer, o[k].access, f->access);
-        if (o[k].bytes != bytes)
-            return REFUSE(c, "operand %s (%s #%d) has %zu bytes, its numbers say %zu", f->name,
-                          buffer_kind_name(b->kind), o[k].buffer, o[k].bytes, bytes);
-    }
-    /* The model says how many rows are loaded. */
-    const int64_t loaded = batch_rows(c->model->dims.mtp_layers) * action_params(c->p, a)->load.N;
-    if (a->op == OP_LOAD && o[0].bytes != (size_t)loaded * sizeof(int32_t))
-        return REFUSE(c, "loads %zu bytes, not %ld numbers", o[0].bytes, (long)loaded);
-    return TITAN_OK;
-}
-
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
 /* May an action of one unit use a buffer of another? A layer's experts are a unit of their own, a tied head and modules
@@ -90,15 +59,6 @@ static titan_status check_owners(const struct checker *c, const struct action *f
     return TITAN_OK;
 }
 
-/* The rank at the other end of a point-to-point channel. */
-static int neighbour(const struct program *p, const struct action *a)
-{
-    const int pp = p->mesh.size[AXIS_PP];
-    const bool next = a->channel == CHANNEL_FORWARD_NEXT || a->channel == CHANNEL_BACKWARD_NEXT;
-
-    return (p->pp_rank + (next == (a->op == OP_SEND) ? 1 : pp - 1)) % pp;
-}
-
 static titan_status check_transfer(const struct checker *c, const struct action *a)
 {
     const bool pipeline = a->op == OP_SEND || a->op == OP_RECV;
@@ -113,9 +73,12 @@ static titan_status check_transfer(const struct checker *c, const struct action 
         return TITAN_OK;
     if (a->stream != (a->op == OP_SEND ? STREAM_SEND : STREAM_RECV) + a->channel - CHANNEL_FORWARD_NEXT)
         return REFUSE(c, "is on stream %s, not on its channel's", program_stream_name((enum stream_id)a->stream));
-    if (a->peer != neighbour(c->p, a))
+    const int pp = c->p->mesh.size[AXIS_PP];
+    const bool next = a->channel == CHANNEL_FORWARD_NEXT || a->channel == CHANNEL_BACKWARD_NEXT;
+    const int neighbour = (c->p->pp_rank + (next == (a->op == OP_SEND) ? 1 : pp - 1)) % pp;
+    if (a->peer != neighbour)
         return REFUSE(c, "peer is pp rank %d, on %s it must be %d", a->peer, channel_name((enum channel)a->channel),
-                      neighbour(c->p, a));
+                      neighbour);
     return TITAN_OK;
 }
 
@@ -133,19 +96,42 @@ static titan_status check_action(const struct checker *c, const struct action *a
         return REFUSE(c, "there are %d units and %ld microbatches", c->model->n_units, (long)p->share_max);
     if (a->stage < NONE || a->stage >= p->layout->stages || (a->op == OP_RECV && a->stage == NONE))
         return REFUSE(c, "stage %d of %d", a->stage, p->layout->stages);
+    const struct operand *o = action_operands(p, a);
     for (int k = 0; k < a->n_operands; k++) {
-        const struct operand *const o = &action_operands(p, a)[k];
-        if (o->buffer < 0 || o->buffer >= p->n_buffers)
-            return REFUSE(c, "operand %d is buffer %d of %d", k, o->buffer, p->n_buffers);
-        const struct buffer *const b = &p->buffers[o->buffer];
-        if (o->access < ACCESS_READ || o->access > ACCESS_UPDATE)
+        if (o[k].buffer < 0 || o[k].buffer >= p->n_buffers)
+            return REFUSE(c, "operand %d is buffer %d of %d", k, o[k].buffer, p->n_buffers);
+        const struct buffer *const b = &p->buffers[o[k].buffer];
+        if (o[k].access < ACCESS_READ || o[k].access > ACCESS_UPDATE)
             return REFUSE(c, "operand %d is neither read nor written", k);
-        if (o->offset > b->bytes || o->bytes > b->bytes - o->offset)
-            return REFUSE(c, "operand %d ends at byte %zu of %s #%d, which has %zu", k, o->offset + o->bytes,
-                          buffer_kind_name(b->kind), o->buffer, b->bytes);
+        if (o[k].offset > b->bytes || o[k].bytes > b->bytes - o[k].offset)
+            return REFUSE(c, "operand %d ends at byte %zu of %s #%d, which has %zu", k, o[k].offset + o[k].bytes,
+                          buffer_kind_name(b->kind), o[k].buffer, b->bytes);
     }
     TRY(check_transfer(c, a));
-    TRY(check_forms(c, a));
+
+    /* Operands are as the table says. */
+    const int members = a->channel < 0 ? 1 : mesh_group_size(&p->mesh, channel_group((enum channel)a->channel));
+    struct operand_form forms[FORMS_MAX];
+    const int takes = op_forms((enum op)a->op, action_params(p, a), members, a->n_operands, forms);
+    if (a->n_operands == 0 || a->n_operands != takes)
+        return REFUSE(c, "has %d operands, not the %d that it takes", a->n_operands, takes);
+    for (int k = 0; k < takes; k++) {
+        const struct operand_form *f = &forms[k];
+        const struct buffer *b = &p->buffers[o[k].buffer];
+        const size_t known = f->shape == FORM_STATISTICS ? (size_t)p->statistics.size * sizeof(double) : form_bytes(f);
+        const size_t bytes = known == SIZE_MAX ? b->bytes : known;
+        if (o[k].access != f->access)
+            return REFUSE(c, "operand %s (%s #%d) has access %u, not %u", f->name, buffer_kind_name(b->kind),
+                          o[k].buffer, o[k].access, f->access);
+        if (o[k].bytes != bytes)
+            return REFUSE(c, "operand %s (%s #%d) has %zu bytes, its numbers say %zu", f->name,
+                          buffer_kind_name(b->kind), o[k].buffer, o[k].bytes, bytes);
+    }
+    /* The model says how many rows are loaded. */
+    const int64_t loaded = batch_rows(c->model->dims.mtp_layers) * action_params(p, a)->load.N;
+    if (a->op == OP_LOAD && o[0].bytes != (size_t)loaded * sizeof(int32_t))
+        return REFUSE(c, "loads %zu bytes, not %ld numbers", o[0].bytes, (long)loaded);
+
     TRY(check_owners(c, a));
     for (int k = 0; k < a->n_waits; k++) {
         const int w = p->waits[a->wait + k];

@@ -124,21 +124,6 @@ static bool is_gradient(const struct gradients *g, const struct operand *o)
     return g->c->p->buffers[o->buffer].kind == BUF_GRAD;
 }
 
-/* Notes which tensors of the unit a part of its gradient belongs to. */
-static void note_tensors(const struct gradients *g, int unit, const struct operand *o, int bit)
-{
-    const struct layout *l = g->c->p->layout;
-    const struct model_unit *u = &g->c->model->units[unit];
-
-    titan_assert(unit >= 0 && unit < g->c->model->n_units);
-    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
-        const size_t from = (size_t)l->tensors[t].offset * sizeof(float);
-        const size_t to = from + (size_t)(l->tensors[t].rows * l->tensors[t].cols) * sizeof(float);
-        if (o->offset < to && from < o->offset + o->bytes)
-            g->given[(size_t)t * g->words + (size_t)bit / 64] |= UINT64_C(1) << (bit % 64);
-    }
-}
-
 /* Has every tensor of a unit a gradient of every microbatch, and of each rank's tokens of the microbatch? */
 static titan_status check_tensors(const struct gradients *g, int unit)
 {
@@ -155,18 +140,6 @@ static titan_status check_tensors(const struct gradients *g, int unit)
     return TITAN_OK;
 }
 
-/* The rank whose tokens a weight gradient of experts is of. */
-static int part_of(const struct gradients *g, const struct action *a, int unit)
-{
-    const struct op_params *q = action_params(g->c->p, a);
-
-    if (parts_of(g, unit) == 1)
-        return 0;
-    return a->op == OP_MATMUL_GROUPED       ? (int)q->matmul_grouped.parts - 1
-           : a->op == OP_BIAS_WGRAD_GROUPED ? (int)q->bias_wgrad_grouped.parts - 1
-                                            : 0;
-}
-
 /* A weight gradient: from now on the unit's buffer holds the microbatch. */
 static titan_status contribute(const struct gradients *g, const struct action *a, const struct operand *o)
 {
@@ -181,16 +154,30 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     if (slot < 0)
         return REFUSE(c, "writes the gradient of unit %d, but is of no microbatch", f->unit);
     TRY(set_of(g, f));
-    f->part = part_of(g, a, f->unit);
+    /* A weight gradient of experts is of one rank's tokens. */
+    const struct op_params *q = action_params(c->p, a);
+    const bool shared = parts_of(g, f->unit) > 1;
+    f->part = shared && a->op == OP_MATMUL_GROUPED       ? (int)q->matmul_grouped.parts - 1
+              : shared && a->op == OP_BIAS_WGRAD_GROUPED ? (int)q->bias_wgrad_grouped.parts - 1
+                                                         : 0;
     if (f->part < 0 || f->part >= parts_of(g, f->unit))
         return REFUSE(c, "is of rank %d of %d that share unit %d", f->part, parts_of(g, f->unit), f->unit);
     const int bit = bit_of(g, f->part, slot);
     if (c->p->canonical && others(g, f, bit))
         return REFUSE(c, "adds microbatch %d to what other microbatches%s of unit %d have added: sums follow the tree",
-                      slot, parts_of(g, f->unit) > 1 ? ", or other ranks," : "", f->unit);
+                      slot, shared ? ", or other ranks," : "", f->unit);
     titan_assert((size_t)bit / 64 < g->words);
     f->held[bit / 64] |= UINT64_C(1) << (bit % 64);
-    note_tensors(g, f->unit, o, bit);
+
+    /* The tensors of the unit that this part of its gradient belongs to. */
+    const struct model_unit *u = &c->model->units[f->unit];
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
+        const struct local_tensor *local = &c->p->layout->tensors[t];
+        const size_t from = (size_t)local->offset * sizeof(float);
+        const size_t to = from + (size_t)(local->rows * local->cols) * sizeof(float);
+        if (o->offset < to && from < o->offset + o->bytes)
+            g->given[(size_t)t * g->words + (size_t)bit / 64] |= UINT64_C(1) << (bit % 64);
+    }
     return TITAN_OK;
 }
 
@@ -292,55 +279,27 @@ static titan_status pack(const struct gradients *g, const struct action *a, cons
     return TITAN_OK;
 }
 
-/* What tp ranks add up must be the part of a unit that they hold whole: all of it and nothing else. */
-static titan_status sum_whole(const struct gradients *g, const struct operand *o)
-{
-    const struct checker *c = g->c;
-    const struct flow *f = flow_of(g, o);
-
-    if (f->unit == NONE || !is_gradient(g, o))
-        return TITAN_OK;
-    const struct unit_layout *u = &c->p->layout->units[f->unit];
-    if (o->offset != (size_t)u->whole * sizeof(float) || o->bytes != (size_t)(u->numel - u->whole) * sizeof(float))
-        return REFUSE(c, "sums bytes %zu to %zu of unit %d over tp; whole tensors are elements %ld to %ld", o->offset,
-                      o->offset + o->bytes, f->unit, (long)u->whole, (long)u->numel);
-    return pass_on(g, o, o, DONE_TP);
-}
-
-/* Which reduction a collective on this channel stands for. */
-static titan_status reduction_of(const struct gradients *g, const struct action *a, const struct operand *in,
-                                 unsigned *ret)
-{
-    const struct checker *c = g->c;
-    const struct flow *f = flow_of(g, in);
-
-    *ret = 0;
-    if (f->unit == NONE)
-        return TITAN_OK;
-    if (a->channel == CHANNEL_REPLICATE) {
-        *ret = DONE_REPLICATE;
-        return TITAN_OK;
-    }
-    if (a->channel != (int)c->p->layout->units[f->unit].reduce)
-        return REFUSE(c, "reduces unit %d's gradient on %s instead of %s", f->unit,
-                      channel_name((enum channel)a->channel), channel_name(c->p->layout->units[f->unit].reduce));
-    *ret = DONE_REDUCE;
-    return TITAN_OK;
-}
-
 static titan_status collective(const struct gradients *g, const struct action *a, const struct operand *o)
 {
+    const struct checker *c = g->c;
     const int each = a->op == OP_ALL_REDUCE ? 1 : 2;
-    unsigned done;
+    const bool over_tp = a->op == OP_ALL_REDUCE && a->channel == CHANNEL_TP;
 
     for (int k = 0; k + each <= a->n_operands; k += each) {
         const struct operand *out = &o[k], *in = &o[k + each - 1];
-        if (a->op == OP_ALL_REDUCE && a->channel == CHANNEL_TP) {
-            TRY(sum_whole(g, out));
+        const int unit = flow_of(g, in)->unit;
+        if (unit == NONE || (over_tp && !is_gradient(g, out)))
             continue;
-        }
-        TRY(reduction_of(g, a, in, &done));
-        TRY(pass_on(g, out, in, done));
+        /* What tp ranks add up must be the part of a unit that they hold whole: all of it and nothing else. */
+        const struct unit_layout *u = &c->p->layout->units[unit];
+        if (over_tp && (out->offset != (size_t)u->whole * sizeof(float) ||
+                        out->bytes != (size_t)(u->numel - u->whole) * sizeof(float)))
+            return REFUSE(c, "sums bytes %zu to %zu of unit %d over tp; whole tensors are elements %ld to %ld",
+                          out->offset, out->offset + out->bytes, unit, (long)u->whole, (long)u->numel);
+        if (!over_tp && a->channel != CHANNEL_REPLICATE && a->channel != (int)u->reduce)
+            return REFUSE(c, "reduces unit %d's gradient on %s instead of %s", unit,
+                          channel_name((enum channel)a->channel), channel_name(u->reduce));
+        TRY(pass_on(g, out, in, over_tp ? DONE_TP : a->channel == CHANNEL_REPLICATE ? DONE_REPLICATE : DONE_REDUCE));
     }
     return TITAN_OK;
 }
@@ -362,18 +321,6 @@ static titan_status gather(const struct gradients *g, const struct action *a, co
             return REFUSE(c, "gathers %s of unit %d into %s of unit %d on %s", buffer_kind_name(in->kind), in->unit,
                           buffer_kind_name(out->kind), out->unit, channel_name((enum channel)a->channel));
     }
-    return TITAN_OK;
-}
-
-/* The codes that are to be gathered instead of a shard. */
-static titan_status pack_shard(const struct gradients *g, const struct operand *o)
-{
-    const struct buffer *shard = &g->c->p->buffers[o[OPERAND_OF(float8_pack, shard)].buffer];
-
-    if (shard->kind != BUF_SHARD)
-        return REFUSE(g->c, "packs %s, which is no shard", buffer_kind_name(shard->kind));
-    flow_of(g, &o[OPERAND_OF(float8_pack, codes)])->packed = shard->unit;
-    flow_of(g, &o[OPERAND_OF(float8_pack, others)])->packed = shard->unit;
     return TITAN_OK;
 }
 
@@ -457,34 +404,31 @@ static titan_status norm(const struct gradients *g, const struct action *a, cons
     return TITAN_OK;
 }
 
-static titan_status optimise_unit(const struct gradients *g, const struct operand *o)
-{
-    const struct checker *c = g->c;
-    const struct operand *state = &o[OPERAND_OF(optimise, state)], *gradient = &o[OPERAND_OF(optimise, gradient)];
-    const struct operand *shard = &o[OPERAND_OF(optimise, shard)];
-    const int unit = c->p->buffers[state->buffer].unit;
-    struct flow *staged = flow_of(g, state);
-
-    if (unit < 0 || g->units[unit].optimised)
-        return REFUSE(c, "a second update of unit %d", unit);
-    if (c->p->buffers[shard->buffer].unit != unit)
-        return REFUSE(c, "the state is unit %d's, the shard unit %d's", unit, c->p->buffers[shard->buffer].unit);
-    if (g->units[unit].normed != gradient->buffer)
-        return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", gradient->buffer, g->units[unit].normed);
-    if (c->p->buffers[state->buffer].kind != BUF_STATE && staged->state_of != unit)
-        return REFUSE(c, "operand state is not the unit's state");
-    TRY(check_whole(g, gradient));
-    staged->updated = true;
-    g->units[unit].optimised = true;
-    return TITAN_OK;
-}
-
 static titan_status optimise(const struct gradients *g, const struct action *a, const struct operand *o)
 {
+    const struct checker *c = g->c;
+
     if (!g->decided)
-        return REFUSE(g->c, "comes before the decision");
-    for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS)
-        TRY(optimise_unit(g, o + k));
+        return REFUSE(c, "comes before the decision");
+    for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS) {
+        const struct operand *state = &o[k + OPERAND_OF(optimise, state)];
+        const struct operand *shard = &o[k + OPERAND_OF(optimise, shard)];
+        const struct operand *gradient = &o[k + OPERAND_OF(optimise, gradient)];
+        const int unit = c->p->buffers[state->buffer].unit;
+        struct flow *staged = flow_of(g, state);
+        if (unit < 0 || g->units[unit].optimised)
+            return REFUSE(c, "a second update of unit %d", unit);
+        if (c->p->buffers[shard->buffer].unit != unit)
+            return REFUSE(c, "the state is unit %d's, the shard unit %d's", unit, c->p->buffers[shard->buffer].unit);
+        if (g->units[unit].normed != gradient->buffer)
+            return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", gradient->buffer,
+                          g->units[unit].normed);
+        if (c->p->buffers[state->buffer].kind != BUF_STATE && staged->state_of != unit)
+            return REFUSE(c, "operand state is not the unit's state");
+        TRY(check_whole(g, gradient));
+        staged->updated = true;
+        g->units[unit].optimised = true;
+    }
     return TITAN_OK;
 }
 
@@ -522,16 +466,6 @@ static titan_status balance(struct gradients *g, const struct action *a, const s
     return TITAN_OK;
 }
 
-/* What a unit of experts lacks; NULL: nothing. */
-static const char *missing_balance(const struct gradients *g, int unit)
-{
-    if (g->c->model->units[unit].kind != UNIT_EXPERTS)
-        return NULL;
-    if (!g->units[unit].counted)
-        return "EXPERT_LOAD";
-    return g->c->model->dims.balance_rate > 0 && !g->units[unit].balanced ? "BALANCE" : NULL;
-}
-
 static titan_status agree(struct gradients *g)
 {
     const struct checker *c = g->c;
@@ -544,16 +478,6 @@ static titan_status agree(struct gradients *g)
     if (layout_copies_table(c->p->layout, c->p->pp_rank) && !c->p->forward_only && g->units[0].normed == NONE)
         return REFUSE(c, "the head's part of unit 0's gradient has not been sent");
     g->agreed = true;
-    return TITAN_OK;
-}
-
-static titan_status decide(struct gradients *g)
-{
-    const struct checker *c = g->c;
-
-    if (!g->agreed || g->decided)
-        return REFUSE(c, "%s", g->decided ? "a second decision" : "comes before the agreement");
-    g->decided = true;
     return TITAN_OK;
 }
 
@@ -630,15 +554,19 @@ static titan_status receive(struct gradients *g, const struct operand *o)
 
 static titan_status step(struct gradients *g, const struct action *a)
 {
-    const struct operand *o = action_operands(g->c->p, a);
+    const struct checker *c = g->c;
+    const struct operand *o = action_operands(c->p, a);
 
-    if (g->c->p->forward_only)
+    if (c->p->forward_only)
         TRY(evaluate(g, a, o));
     switch (a->op) {
     case OP_AGREE:
         return agree(g);
     case OP_DECIDE:
-        return decide(g);
+        if (!g->agreed || g->decided)
+            return REFUSE(c, "%s", g->decided ? "a second decision" : "comes before the agreement");
+        g->decided = true;
+        return TITAN_OK;
     case OP_NORM:
         return norm(g, a, o);
     case OP_OPTIMISE:
@@ -653,8 +581,14 @@ static titan_status step(struct gradients *g, const struct action *a)
         return copy(g, o);
     case OP_PACK:
         return pack(g, a, o);
-    case OP_FLOAT8_PACK:
-        return pack_shard(g, o);
+    case OP_FLOAT8_PACK: { /* the codes that are to be gathered instead of a shard */
+        const struct buffer *shard = &c->p->buffers[o[OPERAND_OF(float8_pack, shard)].buffer];
+        if (shard->kind != BUF_SHARD)
+            return REFUSE(c, "packs %s, which is no shard", buffer_kind_name(shard->kind));
+        flow_of(g, &o[OPERAND_OF(float8_pack, codes)])->packed = shard->unit;
+        flow_of(g, &o[OPERAND_OF(float8_pack, others)])->packed = shard->unit;
+        return TITAN_OK;
+    }
     case OP_SUM_TREE:
         return pass_on(g, &o[OPERAND_OF(sum_tree, sum)], &o[OPERAND_OF(sum_tree, slices)], 0);
     case OP_ACCUMULATE:
@@ -672,7 +606,7 @@ static titan_status step(struct gradients *g, const struct action *a)
         return receive(g, o);
     case OP_ZERO:
         if (is_gradient(g, &o[0])) /* a gradient that holds nothing yet */
-            flow_of(g, &o[0])->unit = g->c->p->buffers[o[0].buffer].unit;
+            flow_of(g, &o[0])->unit = c->p->buffers[o[0].buffer].unit;
         return TITAN_OK;
     default:
         for (int k = 0; k < a->n_operands; k++)
@@ -680,31 +614,6 @@ static titan_status step(struct gradients *g, const struct action *a)
                 TRY(contribute(g, a, &o[k]));
         return TITAN_OK;
     }
-}
-
-static titan_status check_end(struct gradients *g)
-{
-    const struct checker *c = g->c;
-
-    if (!g->decided)
-        return REFUSE(c, "there is no %s", g->agreed ? "DECIDE" : "AGREE");
-    if (c->p->forward_only)
-        return TITAN_OK;
-    if (layout_copies_table(c->p->layout, c->p->pp_rank))
-        TRY(check_tensors(g, 0));
-    for (int u = 0; u < c->model->n_units; u++) {
-        if (c->p->layout->units[u].pp_rank != c->p->pp_rank)
-            continue;
-        if (!g->units[u].optimised)
-            return REFUSE(c, "unit %d has no OPTIMISE", u);
-        if (missing_balance(g, u))
-            return REFUSE(c, "unit %d has no %s", u, missing_balance(g, u));
-        TRY(check_tensors(g, u));
-    }
-    for (int b = 0; b < c->p->n_buffers; b++)
-        if (c->p->buffers[b].kind == BUF_STATE_HOST && !g->units[c->p->buffers[b].unit].returned)
-            return REFUSE(c, "unit %d's state does not come back to host memory", c->p->buffers[b].unit);
-    return TITAN_OK;
 }
 
 static void free_gradients(struct gradients *g)
@@ -723,7 +632,6 @@ titan_status check_gradients(struct checker *c)
     const size_t parts = p->canonical ? (size_t)mesh_group_size(&p->mesh, GROUP_EP) : 1;
 
     g.words = (size_t)p->share_max * parts / 64 + 1;
-
     g.flows = calloc((size_t)p->n_buffers + 1, sizeof *g.flows);
     g.units = calloc((size_t)c->model->n_units, sizeof *g.units);
     g.given = calloc((size_t)c->model->n_tensors * g.words, sizeof *g.given);
@@ -736,5 +644,27 @@ titan_status check_gradients(struct checker *c)
     for (c->index = 0; c->index < p->n_actions; c->index++)
         TRY(step(&g, &p->actions[c->index]));
     c->index = NONE;
-    return check_end(&g);
+
+    if (!g.decided)
+        return REFUSE(c, "there is no %s", g.agreed ? "DECIDE" : "AGREE");
+    if (p->forward_only)
+        return TITAN_OK;
+    if (layout_copies_table(p->layout, p->pp_rank))
+        TRY(check_tensors(&g, 0));
+    for (int u = 0; u < c->model->n_units; u++) {
+        const bool experts = c->model->units[u].kind == UNIT_EXPERTS;
+        if (p->layout->units[u].pp_rank != p->pp_rank)
+            continue;
+        if (!g.units[u].optimised)
+            return REFUSE(c, "unit %d has no OPTIMISE", u);
+        if (experts && !g.units[u].counted)
+            return REFUSE(c, "unit %d has no EXPERT_LOAD", u);
+        if (experts && c->model->dims.balance_rate > 0 && !g.units[u].balanced)
+            return REFUSE(c, "unit %d has no BALANCE", u);
+        TRY(check_tensors(&g, u));
+    }
+    for (int b = 0; b < p->n_buffers; b++)
+        if (p->buffers[b].kind == BUF_STATE_HOST && !g.units[p->buffers[b].unit].returned)
+            return REFUSE(c, "unit %d's state does not come back to host memory", p->buffers[b].unit);
+    return TITAN_OK;
 }

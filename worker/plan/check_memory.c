@@ -115,40 +115,6 @@ static void must_be_over(void *arg, int earlier)
         w->unordered = earlier;
 }
 
-static titan_status order_action(struct order *w, const struct action *a)
-{
-    const struct checker *c = w->c;
-    const struct program *p = c->p;
-    const struct operand *o = action_operands(p, a);
-
-    titan_assert(a == &p->actions[c->index]);
-    if (a->n_waits > 0) { /* a wait brings the other action, and what that action knew when it began */
-        struct clock *clock = &w->clocks[w->n_clocks];
-        *clock = w->clocks[w->current[a->stream]];
-        for (int k = 0; k < a->n_waits; k++) {
-            const int other = p->waits[a->wait + k];
-            for (int s = 0; s < STREAM_COUNT; s++)
-                clock->done[s] = MAX(clock->done[s], w->clocks[w->clock_of[other]].done[s]);
-            clock->done[p->actions[other].stream] = MAX(clock->done[p->actions[other].stream], other);
-        }
-        w->current[a->stream] = w->n_clocks++;
-    }
-    w->clock_of[c->index] = w->current[a->stream];
-    w->unordered = NONE;
-    for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++) {
-        if (!shadow_touch(&w->shadow, c->index, &o[k], must_be_over, w))
-            return checker_no_memory(c);
-        if (w->unordered == NONE)
-            continue;
-        const struct action *other = &p->actions[w->unordered];
-        return REFUSE(
-            c, "on stream %s, touches memory (%s #%d) that action %d (%s) on %s touches, without waiting for it",
-            program_stream_name((enum stream_id)a->stream), buffer_kind_name(p->buffers[o[k].buffer].kind), o[k].buffer,
-            w->unordered, op_name((enum op)other->op), program_stream_name((enum stream_id)other->stream));
-    }
-    return TITAN_OK;
-}
-
 static void free_order(struct order *w)
 {
     shadow_free(&w->shadow);
@@ -156,12 +122,13 @@ static void free_order(struct order *w)
     free(w->clock_of);
 }
 
-static titan_status check_order(struct checker *c)
+titan_status check_memory(struct checker *c)
 {
     const struct program *p = c->p;
     _cleanup_(free_order) struct order w = {.c = c};
     int waiting = 0;
 
+    TRY(check_places(c));
     for (int i = 0; i < p->n_actions; i++)
         waiting += p->actions[i].n_waits > 0;
     w.clocks = malloc(((size_t)waiting + 1) * sizeof *w.clocks);
@@ -170,15 +137,36 @@ static titan_status check_order(struct checker *c)
         return checker_no_memory(c);
     memset(&w.clocks[w.n_clocks++], 0xff, sizeof *w.clocks); /* NONE everywhere */
     titan_assert(w.n_clocks == 1);
-    for (c->index = 0; c->index < p->n_actions; c->index++)
-        TRY(order_action(&w, &p->actions[c->index]));
+    for (c->index = 0; c->index < p->n_actions; c->index++) {
+        const struct action *a = &p->actions[c->index];
+        const struct operand *o = action_operands(p, a);
+        if (a->n_waits > 0) { /* a wait brings the other action, and what that action knew when it began */
+            struct clock *clock = &w.clocks[w.n_clocks];
+            *clock = w.clocks[w.current[a->stream]];
+            for (int k = 0; k < a->n_waits; k++) {
+                const int other = p->waits[a->wait + k];
+                for (int s = 0; s < STREAM_COUNT; s++)
+                    clock->done[s] = MAX(clock->done[s], w.clocks[w.clock_of[other]].done[s]);
+                clock->done[p->actions[other].stream] = MAX(clock->done[p->actions[other].stream], other);
+            }
+            w.current[a->stream] = w.n_clocks++;
+        }
+        w.clock_of[c->index] = w.current[a->stream];
+        w.unordered = NONE;
+        for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++) {
+            if (!shadow_touch(&w.shadow, c->index, &o[k], must_be_over, &w))
+                return checker_no_memory(c);
+            if (w.unordered == NONE)
+                continue;
+            const struct action *other = &p->actions[w.unordered];
+            return REFUSE(
+                c, "on stream %s, touches memory (%s #%d) that action %d (%s) on %s touches, without waiting for it",
+                program_stream_name((enum stream_id)a->stream), buffer_kind_name(p->buffers[o[k].buffer].kind),
+                o[k].buffer, w.unordered, op_name((enum op)other->op),
+                program_stream_name((enum stream_id)other->stream));
+        }
+    }
     c->index = NONE;
     titan_assert(w.n_clocks == waiting + 1);
     return TITAN_OK;
-}
-
-titan_status check_memory(struct checker *c)
-{
-    TRY(check_places(c));
-    return check_order(c);
 }

@@ -63,17 +63,6 @@ static int next_on(const struct program *p, int i, enum channel channel)
     return i;
 }
 
-static bool same_collective(const struct program *p, const struct action *a, const struct program *q,
-                            const struct action *b)
-{
-    if (a->op != b->op || a->unit != b->unit || a->n_operands != b->n_operands)
-        return false;
-    for (int k = 0; k < a->n_operands; k++)
-        if (action_operands(p, a)[k].bytes != action_operands(q, b)[k].bytes)
-            return false;
-    return true;
-}
-
 static titan_status check_same(const struct ranks *r, int class, int other, enum channel channel)
 {
     const struct program *p = r->classes[class], *q = r->classes[other];
@@ -85,13 +74,17 @@ static titan_status check_same(const struct ranks *r, int class, int other, enum
         j = next_on(q, j, channel);
         if (i >= p->n_actions && j >= q->n_actions)
             return TITAN_OK;
-        if (i >= p->n_actions || j >= q->n_actions || !same_collective(p, &p->actions[i], q, &q->actions[j]))
+        const struct action *a = &p->actions[i], *b = &q->actions[j];
+        bool same = i < p->n_actions && j < q->n_actions && a->op == b->op && a->unit == b->unit &&
+                    a->n_operands == b->n_operands;
+        for (int k = 0; same && k < a->n_operands; k++)
+            same = action_operands(p, a)[k].bytes == action_operands(q, b)[k].bytes;
+        if (!same)
             return titan_fail(
                 r->err, TITAN_EBUG,
                 "collectives on %s differ: program class %d, %s (%zu bytes), against program class %d, %s (%zu bytes)",
-                channel_name(channel), class, where(p, i, here),
-                i < p->n_actions ? action_sent_bytes(p, &p->actions[i]) : 0, other, where(q, j, there),
-                j < q->n_actions ? action_sent_bytes(q, &q->actions[j]) : 0);
+                channel_name(channel), class, where(p, i, here), i < p->n_actions ? action_sent_bytes(p, a) : 0, other,
+                where(q, j, there), j < q->n_actions ? action_sent_bytes(q, b) : 0);
     }
 }
 
@@ -239,32 +232,6 @@ static bool has_begun(const struct run *w, int line, const struct action *with)
     return w->line[line].begun && a && a->channel == with->channel;
 }
 
-/* Runs a line as far as it goes. others: room for lines of all classes. */
-static void run_line(struct run *w, int line, int *others)
-{
-    struct line *l = &w->line[line];
-    const struct action *a = head_of(w, line);
-    int n;
-
-    if (!a || l->begun)
-        return;
-    const int before = obstacle(w, line);
-    if (before != NONE) {
-        const size_t action = number(w, line, before);
-        l->next_waiter = w->waiters[action];
-        w->waiters[action] = line;
-        return;
-    }
-    l->begun = true;
-    partners(w, line, others, &n);
-    for (int k = 0; k < n; k++)
-        if (!has_begun(w, others[k], a))
-            return;
-    finish(w, line);
-    for (int k = 0; k < n; k++)
-        finish(w, others[k]);
-}
-
 /* --- when it does not get to its end ------------------------------------------------------------------------------ */
 
 /* The line that a stuck line waits for; NONE: it waits for a line that has ended. */
@@ -344,7 +311,7 @@ static titan_status alloc_run(struct run *w)
 static titan_status check_run(const struct ranks *r)
 {
     _cleanup_(free_run) struct run w = {.r = r};
-    _cleanup_free_ int *others = calloc((size_t)r->n + 1, sizeof *others);
+    _cleanup_free_ int *others = calloc((size_t)r->n + 1, sizeof *others); /* lines of all classes */
 
     TRY(alloc_run(&w));
     if (!others)
@@ -365,10 +332,31 @@ static titan_status check_run(const struct ranks *r)
     }
     for (int line = 0; line < r->n * STREAM_COUNT; line++)
         look_at(&w, line);
-    while (w.n_ready > 0) {
+    while (w.n_ready > 0) { /* each line runs as far as it goes */
         const int line = w.ready[--w.n_ready];
+        struct line *l = &w.line[line];
+        const struct action *a = head_of(&w, line);
+        int n;
         w.is_ready[line] = false;
-        run_line(&w, line, others);
+        if (!a || l->begun)
+            continue;
+        const int before = obstacle(&w, line);
+        if (before != NONE) {
+            const size_t action = number(&w, line, before);
+            l->next_waiter = w.waiters[action];
+            w.waiters[action] = line;
+            continue;
+        }
+        l->begun = true;
+        partners(&w, line, others, &n);
+        bool all = true;
+        for (int k = 0; all && k < n; k++)
+            all = has_begun(&w, others[k], a);
+        if (!all)
+            continue;
+        finish(&w, line);
+        for (int k = 0; k < n; k++)
+            finish(&w, others[k]);
     }
     for (int line = 0; line < r->n * STREAM_COUNT; line++)
         if (head_of(&w, line))

@@ -153,30 +153,28 @@ static int place_of_unit(const struct checker *c, int unit)
     }
 }
 
-/* How far away the unit is that a value comes from. Activations come from the unit before, gradients from the unit
- * behind. Values are received, or left on this rank. */
-static int distance(const struct values *v, enum buffer_kind kind, const struct part *part, int execution)
-{
-    const struct checker *c = v->c;
-
-    if (execution == NONE || (kind != BUF_ACTIVATION && kind != BUF_DACTIVATION) ||
-        (part->execution == NONE && part->stage == NONE))
-        return 0;
-    const int to = place_of_unit(c, execution_unit(v, execution));
-    if (part->execution != NONE)
-        return to - place_of_unit(c, execution_unit(v, part->execution));
-    titan_assert(part->stage >= 0 && part->stage < c->p->layout->stages);
-    const int *const first = &c->p->layout->first_unit[part->stage];
-    return to - (kind == BUF_ACTIVATION ? place_of_unit(c, first[0]) - 1 : place_of_unit(c, first[1] - 1) + 1);
-}
-
+/* Where a value comes from. An activation also says how far away its unit is: it comes from the unit before, a gradient
+ * from the unit behind. Values are received, or left on this rank. */
 static uint64_t origin_of_part(const struct values *v, const struct operand *o, const struct part *part, int execution)
 {
-    const struct buffer *b = &v->c->p->buffers[o->buffer];
+    const struct checker *c = v->c;
+    const enum buffer_kind kind = c->p->buffers[o->buffer].kind;
+    const bool travels = kind == BUF_ACTIVATION || kind == BUF_DACTIVATION;
+    int distance = 0;
 
     if (execution_unit(v, part->execution) == execution_unit(v, execution))
         return mix(o->offset, v->names[o->buffer]);
-    return mix(mix(o->offset, (uint64_t)b->kind), (uint64_t)distance(v, b->kind, part, execution));
+    if (execution != NONE && travels && (part->execution != NONE || part->stage != NONE)) {
+        distance = place_of_unit(c, execution_unit(v, execution));
+        if (part->execution != NONE) {
+            distance -= place_of_unit(c, execution_unit(v, part->execution));
+        } else {
+            titan_assert(part->stage >= 0 && part->stage < c->p->layout->stages);
+            const int *const first = &c->p->layout->first_unit[part->stage];
+            distance -= kind == BUF_ACTIVATION ? place_of_unit(c, first[0]) - 1 : place_of_unit(c, first[1] - 1) + 1;
+        }
+    }
+    return mix(mix(o->offset, (uint64_t)kind), (uint64_t)distance);
 }
 
 /* What an operand reads. */
@@ -243,28 +241,6 @@ static titan_status write_operand(const struct values *v, const struct action *a
     return TITAN_OK;
 }
 
-/* Does the action count for its execution? An action does not count if it depends on which execution comes first, or on
- * where a message ends. */
-static bool counts(const struct checker *c, const struct action *a, const struct operand *o)
-{
-    if (a->op == OP_SEND || a->op == OP_RECV || a->op == OP_RELEASE)
-        return false;
-    return a->op != OP_ZERO || !accumulates(&c->p->buffers[o[0].buffer]);
-}
-
-static uint64_t hash_of_params(const struct checker *c, const struct plain_action *x)
-{
-    const struct action *a = &x->action;
-    const struct op_params *q = x->params;
-    const struct operand *o = x->operands;
-    const bool sum = a->n_operands > 0 && accumulates(&c->p->buffers[o[0].buffer]);
-    uint64_t h = mix(a->op, (uint64_t)a->channel);
-
-    for (int i = 0; i < op_words((enum op)a->op); i++)
-        h = mix(h, (uint64_t)q->word[i]);
-    return mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
-}
-
 /* place: index among the plain actions. */
 static titan_status run_plain(struct values *v, const struct plain_action *x, int place)
 {
@@ -273,7 +249,13 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
     const struct operand *o = x->operands;
     const bool in_execution = a->unit >= 0 && a->microbatch >= 0 && a->phase < EXECUTION_PHASES && a->op != OP_LOAD;
     const int execution = in_execution ? execution_number(v, a->unit, a->phase, a->microbatch) : NONE;
-    uint64_t h = hash_of_params(c, x), owner = 0;
+    const struct op_params *q = x->params;
+    const bool sum = a->n_operands > 0 && accumulates(&c->p->buffers[o[0].buffer]);
+    uint64_t h = mix(a->op, (uint64_t)a->channel), owner = 0;
+
+    for (int i = 0; i < op_words((enum op)a->op); i++)
+        h = mix(h, (uint64_t)q->word[i]);
+    h = mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
 
     for (int k = 0; k < a->n_operands; k++) {
         const struct buffer *b = &c->p->buffers[o[k].buffer];
@@ -293,15 +275,17 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
         v->contents[o[0].buffer].released = true;
     if (a->microbatch >= 0) { /* no action reads the statistics before the end: what goes into them is counted */
         struct slot *const slot = &v->slots[a->microbatch];
-        slot->tokens += a->op == OP_LOAD ? x->params->load.N : 0;
-        slot->losses += a->op == OP_LOSS_SUM ? x->params->loss_sum.N : 0;
-        slot->mtp_losses += a->op == OP_MTP_LOSS_SUM ? x->params->mtp_loss_sum.N : 0;
+        slot->tokens += a->op == OP_LOAD ? q->load.N : 0;
+        slot->losses += a->op == OP_LOSS_SUM ? q->loss_sum.N : 0;
+        slot->mtp_losses += a->op == OP_MTP_LOSS_SUM ? q->mtp_loss_sum.N : 0;
         if (a->op == OP_CHECK && a->unit >= 0)
             v->executions[execution_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
     }
     v->hash[place] = h;
     v->exact[place] = mix(h, owner);
-    v->execution[place] = execution != NONE && counts(c, a, o) ? execution : NONE;
+    /* An action does not count if it depends on which execution comes first, or on where a message ends. */
+    const bool counts = a->op != OP_SEND && a->op != OP_RECV && a->op != OP_RELEASE && !(a->op == OP_ZERO && sum);
+    v->execution[place] = counts ? execution : NONE;
     if (v->execution[place] != NONE) {
         v->executions[execution].sum += mix(h, 1);
         v->executions[execution].exact += mix(v->exact[place], 1);
@@ -470,46 +454,38 @@ static void free_values(struct values *v)
     free(v->converted);
 }
 
-static titan_status alloc_values(struct values *v)
-{
-    const struct program *p = v->c->p;
-
-    titan_assert(p->share_max > 0);
-    const size_t n_executions = (size_t)v->c->model->n_units * EXECUTION_PHASES * (size_t)p->share_max;
-
-    v->contents = calloc((size_t)p->n_buffers + 1, sizeof *v->contents);
-    v->names = calloc((size_t)p->n_buffers + 1, sizeof *v->names);
-    v->executions = calloc(n_executions + 1, sizeof *v->executions);
-    v->slots = calloc((size_t)p->share_max + 1, sizeof *v->slots);
-    v->hash = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->hash);
-    v->exact = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->exact);
-    v->execution = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v->execution);
-    v->converted = calloc((size_t)v->c->model->n_units + 1, sizeof *v->converted);
-    if (!v->contents || !v->names || !v->executions || !v->slots || !v->hash || !v->exact || !v->execution ||
-        !v->converted)
-        return checker_no_memory(v->c);
-    for (int i = 0; i < p->n_actions; i++) { /* by the places of the weights of forward's products */
-        const struct action *a = &p->actions[i];
-        if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 && action_params(p, a)->flags & OP_F8)
-            v->converted[a->unit] += mix(1, action_operands(p, a)[OPERAND_OF(matmul, b)].offset);
-    }
-    for (int i = 0; i < p->n_buffers; i++) {
-        v->names[i] = mix(p->buffers[i].kind, p->buffers[i].kind == BUF_TABLE ? (uint64_t)p->buffers[i].unit : 0);
-        for (const char *s = p->buffers[i].name; s && *s; s++)
-            v->names[i] = mix(v->names[i], (uint64_t)*s);
-    }
-    return TITAN_OK;
-}
-
 titan_status check_values(struct checker *c)
 {
     _cleanup_(free_values) struct values v = {.c = c};
+    const struct program *p = c->p;
+    const size_t n_executions = (size_t)c->model->n_units * EXECUTION_PHASES * (size_t)p->share_max;
 
-    TRY(alloc_values(&v));
-    for (c->index = 0; c->index < c->p->n_actions; c->index++) {
+    titan_assert(p->share_max > 0);
+    v.contents = calloc((size_t)p->n_buffers + 1, sizeof *v.contents);
+    v.names = calloc((size_t)p->n_buffers + 1, sizeof *v.names);
+    v.executions = calloc(n_executions + 1, sizeof *v.executions);
+    v.slots = calloc((size_t)p->share_max + 1, sizeof *v.slots);
+    v.hash = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v.hash);
+    v.exact = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v.exact);
+    v.execution = calloc(FUSE_ACTIONS * (size_t)p->n_actions + 1, sizeof *v.execution);
+    v.converted = calloc((size_t)c->model->n_units + 1, sizeof *v.converted);
+    if (!v.contents || !v.names || !v.executions || !v.slots || !v.hash || !v.exact || !v.execution || !v.converted)
+        return checker_no_memory(c);
+    for (int i = 0; i < p->n_actions; i++) { /* by the places of the weights of forward's products */
+        const struct action *a = &p->actions[i];
+        if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 && action_params(p, a)->flags & OP_F8)
+            v.converted[a->unit] += mix(1, action_operands(p, a)[OPERAND_OF(matmul, b)].offset);
+    }
+    for (int i = 0; i < p->n_buffers; i++) {
+        v.names[i] = mix(p->buffers[i].kind, p->buffers[i].kind == BUF_TABLE ? (uint64_t)p->buffers[i].unit : 0);
+        for (const char *s = p->buffers[i].name; s && *s; s++)
+            v.names[i] = mix(v.names[i], (uint64_t)*s);
+    }
+
+    for (c->index = 0; c->index < p->n_actions; c->index++) {
         const int first = FUSE_ACTIONS * c->index;
         struct plain plain;
-        fuse_undo(c->p, &c->p->actions[c->index], &plain);
+        fuse_undo(p, &p->actions[c->index], &plain);
         for (int i = 0; i < FUSE_ACTIONS; i++)
             v.execution[first + i] = NONE;
         for (int i = 0; i < plain.n; i++)

@@ -14,7 +14,7 @@ struct checker {
     const struct model *model;
     struct titan_error *err; /* not NULL */
     int index;               /* index of the current action; NONE: no action */
-    int *first, *last;       /* per buffer: first and last action that touch it; NONE: untouched */
+    const int *first, *last; /* per buffer: first and last action that touch it; NONE: untouched */
 };
 
 /* Fills the error with the reason and the place. Its value is the status to return. */

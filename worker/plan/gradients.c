@@ -67,42 +67,6 @@ static void sum_whole_tensors(struct builder *b, int unit, struct tensor gradien
                     tensor_at(gradient.buffer, (size_t)u->whole * sizeof(float), DTYPE_F32, 1, u->numel - u->whole));
 }
 
-/* --- across ranks: sums in the communicator's order --------------------------------------------------------------- */
-
-static void reduce_step(struct builder *b, int unit)
-{
-    const struct unit_layout *u = &b->layout->units[unit];
-    const struct tensor gradient = gradient_or_zeros(b, unit, 0);
-
-    titan_assert(b->summing == SUM_STEP);
-    sum_whole_tensors(b, unit, gradient);
-    b->units[unit].reduced = emit_reduce_scatter(&b->e, u->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
-    emit_all_reduce(&b->e, CHANNEL_REPLICATE, b->units[unit].reduced);
-}
-
-/* The shards are added on the stream of the reductions, so that compute need not wait for them. */
-static void reduce_microbatch(struct builder *b, int unit, int slot, bool last)
-{
-    const struct unit_layout *u = &b->layout->units[unit];
-    struct tensor *const sum = &b->units[unit].reduced;
-    const struct tensor gradient = gradient_or_zeros(b, unit, slot);
-
-    titan_assert(b->summing == SUM_MICROBATCH);
-    sum_whole_tensors(b, unit, gradient);
-    if (!tensor_exists(*sum)) {
-        b->e.microbatch = NONE;
-        *sum = emit_reduce_scatter(&b->e, u->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
-    } else {
-        const struct tensor part =
-            emit_reduce_scatter(&b->e, u->reduce, BUF_EXCHANGE, "gradient shard of a microbatch", gradient);
-        b->e.stream = STREAM_REDUCE;
-        EMIT(&b->e, accumulate, *sum, part);
-        b->e.stream = STREAM_COMPUTE;
-    }
-    if (last)
-        emit_all_reduce(&b->e, CHANNEL_REPLICATE, *sum);
-}
-
 /* --- across ranks: sums in the tree ------------------------------------------------------------------------------- */
 
 struct add_list {
@@ -246,40 +210,34 @@ static void push_gradient(struct builder *b, int unit, int slot)
         }
 }
 
-/* Packs the slices of every subtree on this rank, one slice for each member that owns a part. */
-static struct tensor pack_slices(struct builder *b, int unit)
-{
-    const struct unit_state *u = &b->units[unit];
-    const int64_t shard = b->layout->units[unit].shard, members = unit_group_size(b, unit);
-    const int slots = program_tree_sum(b->e.p, unit)->slices;
-    const struct tensor packed = emit_tensor(&b->e, BUF_EXCHANGE, "slices to send", DTYPE_F32, members * slots, shard);
-    struct tensor gradients[FORMS_MAX];
-    int n = 0;
-
-    for (int part = 0; part < u->parts; part++)
-        for (int i = 0; i < u->trees[part].depth; i++) {
-            titan_assert(n < slots && n < FORMS_MAX);
-            gradients[n++] = tensor_at(u->grad[u->trees[part].id[i]] + part, 0, DTYPE_F32, members, shard);
-        }
-    emit_pack(&b->e, packed, gradients, n, members);
-    return packed;
-}
-
+/* Sends the slices of every subtree on this rank, one slice to each member that owns a part. */
 static void exchange_subtrees(struct builder *b, int unit)
 {
     struct unit_state *const u = &b->units[unit];
     const struct unit_layout *layout = &b->layout->units[unit];
-    const int replicas = mesh_group_size(&b->layout->mesh, GROUP_REPLICATE);
+    const int64_t members = unit_group_size(b, unit);
+    struct tensor gradients[FORMS_MAX];
+    int n = 0;
 
     b->e.microbatch = NONE;
-    if (unit_group_size(b, unit) == 1 && replicas == 1 && u->parts == 1) {
+    if (members == 1 && mesh_group_size(&b->layout->mesh, GROUP_REPLICATE) == 1 && u->parts == 1) {
         titan_assert(u->trees[0].depth == 1);
         u->reduced = tensor_at(u->grad[u->trees[0].id[0]], 0, DTYPE_F32, 1, layout->shard);
         return;
     }
-    u->received = pack_slices(b, unit);
-    if (unit_group_size(b, unit) > 1) {
-        const struct tensor packed = u->received;
+
+    const int slots = program_tree_sum(b->e.p, unit)->slices;
+    const struct tensor packed =
+        emit_tensor(&b->e, BUF_EXCHANGE, "slices to send", DTYPE_F32, members * slots, layout->shard);
+    for (int part = 0; part < u->parts; part++)
+        for (int i = 0; i < u->trees[part].depth; i++) {
+            titan_assert(n < slots && n < FORMS_MAX);
+            gradients[n++] = tensor_at(u->grad[u->trees[part].id[i]] + part, 0, DTYPE_F32, members, layout->shard);
+        }
+    emit_pack(&b->e, packed, gradients, n, members);
+
+    u->received = packed;
+    if (members > 1) {
         u->received = emit_tensor(&b->e, BUF_EXCHANGE, "slices received", DTYPE_F32, packed.rows, packed.cols);
         emit_all_to_all(&b->e, layout->reduce, u->received, packed);
     }
@@ -290,22 +248,42 @@ static void exchange_subtrees(struct builder *b, int unit)
 
 void gradients_close(struct builder *b, int unit, int slot, bool last)
 {
-    const bool mine = slot < b->share;
+    const struct unit_layout *const layout = &b->layout->units[unit];
+    struct unit_state *const u = &b->units[unit];
 
     titan_assert(unit_adds_here(b, unit) && slot < b->share_max);
-    builder_stamp(b, PHASE_REDUCE, unit, b->layout->units[unit].stage, b->summing == SUM_STEP ? NONE : slot);
+    builder_stamp(b, PHASE_REDUCE, unit, layout->stage, b->summing == SUM_STEP ? NONE : slot);
     switch (b->summing) {
     case SUM_STEP:
+        if (last) {
+            const struct tensor gradient = gradient_or_zeros(b, unit, 0);
+            sum_whole_tensors(b, unit, gradient);
+            u->reduced = emit_reduce_scatter(&b->e, layout->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
+            emit_all_reduce(&b->e, CHANNEL_REPLICATE, u->reduced);
+        }
+        break;
+    case SUM_MICROBATCH: {
+        const struct tensor gradient = gradient_or_zeros(b, unit, slot);
+        sum_whole_tensors(b, unit, gradient);
+        if (!tensor_exists(u->reduced)) {
+            b->e.microbatch = NONE;
+            u->reduced = emit_reduce_scatter(&b->e, layout->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
+        } else {
+            /* The shards are added on the stream of the reductions, so that compute need not wait for them. */
+            const struct tensor part =
+                emit_reduce_scatter(&b->e, layout->reduce, BUF_EXCHANGE, "gradient shard of a microbatch", gradient);
+            b->e.stream = STREAM_REDUCE;
+            EMIT(&b->e, accumulate, u->reduced, part);
+            b->e.stream = STREAM_COMPUTE;
+        }
         if (last)
-            reduce_step(b, unit);
+            emit_all_reduce(&b->e, CHANNEL_REPLICATE, u->reduced);
         break;
-    case SUM_MICROBATCH:
-        reduce_microbatch(b, unit, slot, last);
-        break;
+    }
     case SUM_CANONICAL:
-        if (mine) {
+        if (slot < b->share) {
             /* the sum comes before the merges: a microbatch's gradient is the same whatever rank computes it */
-            sum_whole_tensors(b, unit, tensor_at(b->units[unit].grad[slot], 0, DTYPE_F32, 1, padded_of(b, unit)));
+            sum_whole_tensors(b, unit, tensor_at(u->grad[slot], 0, DTYPE_F32, 1, padded_of(b, unit)));
             push_gradient(b, unit, slot);
         }
         if (last)
@@ -377,35 +355,10 @@ static int next_unit(const struct builder *b, int unit)
     return unit;
 }
 
-static void update_units(struct builder *b)
-{
-    const int units = b->model->n_units;
-    struct tensor staged = TENSOR_NONE;
-    struct updates updates = {0};
-
-    for (int u = next_unit(b, NONE); u < units; u = next_unit(b, u)) {
-        struct tensor ahead = TENSOR_NONE;
-        if (b->opt->offload) {
-            if (!tensor_exists(staged))
-                staged = stage_state(b, u);
-            if (next_unit(b, u) < units)
-                ahead = stage_state(b, next_unit(b, u));
-        }
-        if (b->opt->offload) {
-            add_update(b, &updates, u, staged.buffer);
-            b->e.stream = STREAM_COPY;
-            emit_copy(&b->e, state_of(b, u, b->units[u].state), staged);
-            b->e.stream = STREAM_COMPUTE;
-        } else {
-            add_update(b, &updates, u, b->units[u].state);
-        }
-        staged = ahead;
-    }
-    emit_updates(b, &updates);
-}
-
 void gradients_update(struct builder *b)
 {
+    const int units = b->model->n_units;
+
     titan_assert(!b->opt->forward_only);
     for (int i = 0; i < b->n_reduced; i++) { /* in the order the reductions end */
         const int unit = b->reduced[i];
@@ -424,7 +377,7 @@ void gradients_update(struct builder *b)
     }
 
     /* How often each expert was chosen is a sum over all ranks that had tokens: the statistics carry it. */
-    for (int u = 0; u < b->model->n_units; u++) {
+    for (int u = 0; u < units; u++) {
         if (!tensor_exists(b->expert_tokens[u]))
             continue;
         builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
@@ -437,10 +390,29 @@ void gradients_update(struct builder *b)
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, agree, b->statistics);
     EMIT(&b->e, decide, b->statistics);
-    update_units(b);
+
+    struct tensor staged = TENSOR_NONE;
+    struct updates updates = {0};
+    for (int u = next_unit(b, NONE); u < units; u = next_unit(b, u)) {
+        struct tensor ahead = TENSOR_NONE;
+        if (b->opt->offload) {
+            if (!tensor_exists(staged))
+                staged = stage_state(b, u);
+            if (next_unit(b, u) < units)
+                ahead = stage_state(b, next_unit(b, u));
+            add_update(b, &updates, u, staged.buffer);
+            b->e.stream = STREAM_COPY;
+            emit_copy(&b->e, state_of(b, u, b->units[u].state), staged);
+            b->e.stream = STREAM_COMPUTE;
+        } else {
+            add_update(b, &updates, u, b->units[u].state);
+        }
+        staged = ahead;
+    }
+    emit_updates(b, &updates);
 
     /* Biases move towards equal loads (Wang et al. 2024, arXiv:2408.15664), on all ranks of a stage alike. */
-    for (int u = 0; u < b->model->n_units; u++) {
+    for (int u = 0; u < units; u++) {
         if (!tensor_exists(b->bias[u]) || b->model->dims.balance_rate == 0)
             continue;
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
