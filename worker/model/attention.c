@@ -189,6 +189,12 @@ static void project_normed(struct block *k, const struct unit_buffers *u, struct
     block_linear(k, u, ROLE_WV, 1, saved->t[SAVED_V], xn);
 }
 
+static struct attention_tensors tensors_of(const struct layer_saved *saved)
+{
+    return (struct attention_tensors){saved->t[SAVED_ATTN], saved->t[SAVED_LSE], saved->t[SAVED_Q], saved->t[SAVED_K],
+                                      saved->t[SAVED_V]};
+}
+
 /* Keys and values (N,K*(D+Dv)) go round the cp ranks: each step passes them to the next rank. A transfer of the next
  * part runs while the present part is used. Partial results are merged by their log-sum-exp (Liu et al. 2023,
  * arXiv:2310.01889). */
@@ -206,16 +212,17 @@ static void attend_ring(struct block *k, const struct block_tokens *tokens, cons
         }
         const struct attention_mask mask =
             mask_of(k, tokens, tensor_cols(keys_of(k, &z, TABLE_KEYS_RING), i * z.n, z.n));
-        const struct tensor keys = tensor_cols(kv, 0, z.kd), values = tensor_cols(kv, z.kd, z.vd);
-        if (i == 0) {
-            emit_attention(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], saved->t[SAVED_Q], keys, values, &heads,
-                           &mask);
-            continue;
+        struct attention_tensors t = tensors_of(saved);
+        t.k = tensor_cols(kv, 0, z.kd);
+        t.v = tensor_cols(kv, z.kd, z.vd);
+        if (i > 0) {
+            t.out = block_new(k, BUF_WORK, "attn_part", z.n, z.od);
+            t.lse = block_new_f32(k, BUF_WORK, "lse_part", heads.b * z.h, z.n / heads.b);
         }
-        const struct tensor part = block_new(k, BUF_WORK, "attn_part", z.n, z.od);
-        const struct tensor part_lse = block_new_f32(k, BUF_WORK, "lse_part", heads.b * z.h, z.n / heads.b);
-        emit_attention(k->e, part, part_lse, saved->t[SAVED_Q], keys, values, &heads, &mask);
-        EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], part, part_lse, .B = heads.b, .H = z.h);
+        emit_attention(k->e, &t, &heads, &mask);
+        if (i > 0)
+            EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], t.out, t.lse, .B = heads.b,
+                 .H = z.h);
     }
 }
 
@@ -239,8 +246,8 @@ void attention_scores(struct block *k, const struct block_tokens *tokens, struct
         key_index = keys_of(k, &z, TABLE_KEYS_GATHERED);
     }
     const struct attention_mask mask = mask_of(k, tokens, key_index);
-    emit_attention(k->e, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], saved->t[SAVED_Q], saved->t[SAVED_K],
-                   saved->t[SAVED_V], &heads, &mask);
+    const struct attention_tensors t = tensors_of(saved);
+    emit_attention(k->e, &t, &heads, &mask);
 }
 
 /* Adds the sinks to the softmax denominators. It runs on whole rows, after all parts of the keys are merged. */
@@ -293,14 +300,15 @@ void attention_forward(struct block *k, const struct unit_buffers *u, const stru
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
-static void dgrad(struct block *k, const struct layer_saved *saved, const struct attention_mask *mask,
-                  const struct attention_grads *out, struct tensor keys, struct tensor values, struct tensor dattn)
+/* t: as in the forward, with the keys and values at hand. */
+static void dgrad(struct block *k, const struct attention_tensors *t, const struct attention_mask *mask,
+                  const struct attention_grads *out, struct tensor dattn)
 {
     const struct block_sizes z = block_sizes(k);
     const struct attention_heads heads = heads_of(k, &z);
+    const struct attention_dtensors d = {out->q, out->k, out->v, dattn, dgrad_work(k, &heads, z.n, t->k.rows)};
 
-    emit_attention_dgrad(k->e, out->q, out->k, out->v, dattn, saved->t[SAVED_ATTN], saved->t[SAVED_LSE],
-                         saved->t[SAVED_Q], keys, values, dgrad_work(k, &heads, z.n, keys.rows), &heads, mask);
+    emit_attention_dgrad(k->e, &d, t, &heads, mask);
 }
 
 /* Computes gradients of all cp ranks' keys and values, and reduces them to their ranks: (N,K*(D+Dv)). */
@@ -313,7 +321,8 @@ static struct tensor attend_gathered_dgrad(struct block *k, const struct block_t
     const struct attention_grads out = {dq, tensor_cols(dkv, 0, z.kd), tensor_cols(dkv, z.kd, z.vd)};
 
     titan_assert(z.cp > 1 && !k->ring);
-    dgrad(k, saved, &mask, &out, saved->t[SAVED_K], saved->t[SAVED_V], dattn);
+    const struct attention_tensors t = tensors_of(saved);
+    dgrad(k, &t, &mask, &out, dattn);
     return emit_reduce_scatter(k->e, CHANNEL_CP, BUF_DACTIVATION, "dkv", dkv);
 }
 
@@ -336,7 +345,10 @@ static struct tensor attend_ring_dgrad(struct block *k, const struct block_token
         const struct tensor part = block_new(k, BUF_DACTIVATION, "dkv_part", z.n, z.kd + z.vd);
         const struct attention_grads out = {i == 0 ? dq : block_new(k, BUF_WORK, "dq_part", z.n, z.hd),
                                             tensor_cols(part, 0, z.kd), tensor_cols(part, z.kd, z.vd)};
-        dgrad(k, saved, &mask, &out, tensor_cols(kv, 0, z.kd), tensor_cols(kv, z.kd, z.vd), dattn);
+        struct attention_tensors t = tensors_of(saved);
+        t.k = tensor_cols(kv, 0, z.kd);
+        t.v = tensor_cols(kv, z.kd, z.vd);
+        dgrad(k, &t, &mask, &out, dattn);
         if (i > 0) {
             EMIT(k->e, add_2d, dq, out.q);
             EMIT(k->e, add, part, part, travelling);
@@ -354,7 +366,8 @@ void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, 
 
     if (z.cp == 1) {
         const struct attention_mask mask = mask_of(k, tokens, tokens->index);
-        dgrad(k, saved, &mask, out, saved->t[SAVED_K], saved->t[SAVED_V], dattn);
+        const struct attention_tensors t = tensors_of(saved);
+        dgrad(k, &t, &mask, out, dattn);
         return;
     }
     const struct tensor dkv = k->ring ? attend_ring_dgrad(k, tokens, saved, dattn, out->q)

@@ -241,7 +241,8 @@ static struct tensor exchange(struct block *k, enum buffer_kind kind, const char
         EMIT(k->e, scatter_rows, leaving, rows, r->place_sent, TENSOR_NONE, .flags = 0);
     }
     const struct tensor arrived = block_new(k, kind, name, z.round_rows, z.c);
-    emit_all_to_all_v(k->e, CHANNEL_EP, arrived, r->received, leaving, r->sent, r->expected);
+    emit_all_to_all_v(k->e, CHANNEL_EP, (struct counted_rows){arrived, r->received},
+                      (struct counted_rows){leaving, r->sent}, r->expected);
     const struct tensor sorted = block_new(k, kind, name, z.round_rows, z.c);
     EMIT(k->e, scatter_rows, sorted, arrived, r->place_here, TENSOR_NONE, .flags = 0);
     return sorted;
@@ -260,7 +261,8 @@ static void exchange_back(struct block *k, enum buffer_kind kind, const char *na
     const struct tensor by_rank = block_new(k, kind, name, z.round_rows, z.c);
     EMIT(k->e, combine_rows, by_rank, rows, r->place_here, TENSOR_NONE, .flags = OP_KEEP);
     const struct tensor back = block_new(k, kind, name, z.rows, z.c);
-    emit_all_to_all_v(k->e, CHANNEL_EP, back, r->sent, by_rank, r->received, r->expected);
+    emit_all_to_all_v(k->e, CHANNEL_EP, (struct counted_rows){back, r->sent},
+                      (struct counted_rows){by_rank, r->received}, r->expected);
     if (z.rounds == 1) {
         *all = back;
         return;

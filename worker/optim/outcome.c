@@ -42,26 +42,20 @@ static double experts_norm(const struct layout *l, int unit, const double *sums)
     return sum;
 }
 
-/* Sum of the squares of a unit's gradient. */
-static double unit_norm(const struct step_statistics *r, const struct layout *l, int unit, const double *sums)
-{
-    double sum = 0;
-
-    if (!r->canonical)
-        return sums[0];
-    if (l->model->units[unit].kind == UNIT_EXPERTS)
-        return experts_norm(l, unit, sums);
-    for (int part = 0; part < layout_unit_parts(l, unit); part++) {
-        const int64_t n = layout_unit_blocks(l, unit);
-        sum += tree_sum(sums + part * n, n);
-    }
-    return sum;
-}
-
+/* Sums of the squares of each unit's gradient. */
 static void unit_norms(const struct step_statistics *r, const struct layout *l, const double *sums, double *ret)
 {
     for (int u = 0; u < r->units; u++) {
-        ret[u] = unit_norm(r, l, u, sums);
+        ret[u] = 0;
+        if (!r->canonical) {
+            ret[u] = sums[0];
+        } else if (l->model->units[u].kind == UNIT_EXPERTS) {
+            ret[u] = experts_norm(l, u, sums);
+        } else {
+            const int64_t n = layout_unit_blocks(l, u);
+            for (int part = 0; part < layout_unit_parts(l, u); part++)
+                ret[u] += tree_sum(sums + part * n, n);
+        }
         sums += statistics_norms(r, l, u);
     }
 }
@@ -95,52 +89,6 @@ static double read_max_loss(const struct step_statistics *r, const struct mesh *
     return most;
 }
 
-static void read_expert_tokens(const struct step_statistics *r, const double *statistics, struct step_outcome *out)
-{
-    for (int64_t i = r->expert_tokens; i < r->size; i++) {
-        out->expert_tokens_min = i == r->expert_tokens ? statistics[i] : fmin(out->expert_tokens_min, statistics[i]);
-        out->expert_tokens_max = fmax(out->expert_tokens_max, statistics[i]);
-        out->expert_tokens_mean += statistics[i];
-    }
-    if (r->size > r->expert_tokens)
-        out->expert_tokens_mean /= (double)(r->size - r->expert_tokens);
-    for (int64_t i = r->drops; i < r->expert_tokens; i++)
-        out->dropped += statistics[i];
-}
-
-static double read_balance_loss(const struct program *p, const double *statistics, double tokens)
-{
-    const struct step_statistics *r = &p->statistics;
-    const int64_t layers = r->expert_tokens - r->drops;
-
-    if (r->drops == r->balance || layers == 0)
-        return 0;
-    return one_nan(tree_sum(statistics + r->balance, r->microbatches) / ((double)layers * tokens));
-}
-
-/* The mean over modules of the loss per token. All modules' losses are divided by the tokens of the main loss, though
- * fewer tokens count for a module. */
-static double read_mtp_loss(const struct program *p, const double *statistics, double tokens)
-{
-    const struct step_statistics *r = &p->statistics;
-
-    if (r->balance == r->mtp || p->forward_only)
-        return 0;
-    return one_nan(sum_parts(r, statistics + r->mtp) / ((double)p->layout->model->dims.mtp_layers * tokens));
-}
-
-static void read_rounds(const struct program *p, const double *statistics, struct step_outcome *out)
-{
-    const struct step_statistics *r = &p->statistics;
-
-    for (int rank = 0; rank < r->world; rank++) {
-        const double *const v = statistics + r->values + rank * STATISTICS_VALUES;
-        out->further_rounds += v[STATISTICS_ROUNDS];
-        if (p->rows_even > 0)
-            out->room_needed = fmax(out->room_needed, v[STATISTICS_ROWS] / (double)p->rows_even);
-    }
-}
-
 static struct step_split read_split(const struct step_statistics *r, const double *statistics)
 {
     struct step_split s = {.slowest = -1, .slowest_busy = -1};
@@ -167,43 +115,6 @@ static struct step_split read_split(const struct step_statistics *r, const doubl
     return s;
 }
 
-/* The most memory of any rank. Impossible numbers of bytes count as unknown. */
-static uint64_t read_memory(const struct step_statistics *r, const double *statistics)
-{
-    double most = 0;
-
-    for (int rank = 0; rank < r->world; rank++) {
-        const double bytes = statistics[r->values + rank * STATISTICS_VALUES + STATISTICS_MEMORY];
-        if (bytes > most && bytes <= EXACT)
-            most = bytes;
-    }
-    return (uint64_t)most;
-}
-
-static titan_status read_norm(const struct step_statistics *r, const struct layout *l, const double *statistics,
-                              struct step_outcome *out, struct titan_error *err)
-{
-    _cleanup_free_ double *units = calloc((size_t)r->units, sizeof *units);
-
-    if (!units)
-        return titan_fail(err, TITAN_ENOMEM, "step: out of memory");
-    unit_norms(r, l, statistics + r->norms, units);
-    for (int u = 0; u < r->units; u++)
-        if (!isfinite(units[u])) /* the highest unit stays: backward reaches it first */
-            out->bad_unit = u;
-    out->grad_norm = one_nan(sqrt(tree_sum(units, r->units)) / out->tokens);
-    return TITAN_OK;
-}
-
-/* The unit that made the loss not finite: the unit before the first one with a bad input, or the head. */
-static int bad_forward(const struct step_statistics *r, const double *statistics)
-{
-    for (int u = 1; u < r->units; u++)
-        if (!isfinite(statistics[r->checks + u]))
-            return u - 1;
-    return r->units - 1;
-}
-
 unsigned outcome_commands(const struct step_statistics *r, const double *statistics)
 {
     unsigned commands = 0;
@@ -225,15 +136,53 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     out.loss = one_nan(sum_parts(r, statistics + r->losses) / out.tokens);
     out.loss_max = read_max_loss(r, &layout->mesh, statistics);
     out.split = read_split(r, statistics);
-    out.memory_bytes = read_memory(r, statistics);
-    read_expert_tokens(r, statistics, &out);
-    read_rounds(program, statistics, &out);
-    out.balance_loss = read_balance_loss(program, statistics, out.tokens);
-    out.mtp_loss = read_mtp_loss(program, statistics, out.tokens);
     out.commands = outcome_commands(r, statistics);
-    TRY(read_norm(r, layout, statistics, &out, err));
-    if (!isfinite(out.loss))
-        out.bad_unit = bad_forward(r, statistics);
+
+    double memory = 0; /* the most of any rank; impossible numbers of bytes count as unknown */
+    for (int rank = 0; rank < r->world; rank++) {
+        const double *const v = statistics + r->values + rank * STATISTICS_VALUES;
+        if (v[STATISTICS_MEMORY] > memory && v[STATISTICS_MEMORY] <= EXACT)
+            memory = v[STATISTICS_MEMORY];
+        out.further_rounds += v[STATISTICS_ROUNDS];
+        if (program->rows_even > 0)
+            out.room_needed = fmax(out.room_needed, v[STATISTICS_ROWS] / (double)program->rows_even);
+    }
+    out.memory_bytes = (uint64_t)memory;
+
+    for (int64_t i = r->expert_tokens; i < r->size; i++) {
+        out.expert_tokens_min = i == r->expert_tokens ? statistics[i] : fmin(out.expert_tokens_min, statistics[i]);
+        out.expert_tokens_max = fmax(out.expert_tokens_max, statistics[i]);
+        out.expert_tokens_mean += statistics[i];
+    }
+    if (r->size > r->expert_tokens)
+        out.expert_tokens_mean /= (double)(r->size - r->expert_tokens);
+    for (int64_t i = r->drops; i < r->expert_tokens; i++)
+        out.dropped += statistics[i];
+    const int64_t mixtures = r->expert_tokens - r->drops; /* layers with experts */
+    if (r->drops != r->balance && mixtures > 0)
+        out.balance_loss =
+            one_nan(tree_sum(statistics + r->balance, r->microbatches) / ((double)mixtures * out.tokens));
+    /* The mean over modules of the loss per token. All modules' losses are divided by the tokens of the main loss,
+     * though fewer tokens count for a module. */
+    if (r->balance != r->mtp && !program->forward_only)
+        out.mtp_loss =
+            one_nan(sum_parts(r, statistics + r->mtp) / ((double)program->layout->model->dims.mtp_layers * out.tokens));
+
+    _cleanup_free_ double *units = calloc((size_t)r->units, sizeof *units);
+    if (!units)
+        return titan_fail(err, TITAN_ENOMEM, "step: out of memory");
+    unit_norms(r, layout, statistics + r->norms, units);
+    for (int u = 0; u < r->units; u++)
+        if (!isfinite(units[u])) /* the highest unit stays: backward reaches it first */
+            out.bad_unit = u;
+    out.grad_norm = one_nan(sqrt(tree_sum(units, r->units)) / out.tokens);
+    /* The unit that made the loss not finite: the unit before the first one with a bad input, or the head. */
+    if (!isfinite(out.loss)) {
+        int u = 1;
+        while (u < r->units && isfinite(statistics[r->checks + u]))
+            u++;
+        out.bad_unit = u - 1;
+    }
     out.finite = isfinite(out.loss) && isfinite(out.grad_norm);
     *ret = out;
     return TITAN_OK;

@@ -110,17 +110,6 @@ static titan_status gather_parameters(struct gathered *g, const struct update *u
     return TITAN_OK;
 }
 
-/* Makes the shard from the masters, if it is neither the masters themselves nor written with them. */
-static titan_status make_shard(const struct update_range *range, enum dtype master, const struct device_ops *ops,
-                               enum dtype dt, struct stream *s)
-{
-    if (!range->shard || range->shard == range->values)
-        return TITAN_OK;
-    if (dt != master)
-        return ops->cast(s, range->shard, dt, range->values, master, (size_t)range->n);
-    return ops->copy(s, range->shard, range->values, (size_t)range->n * dtype_bytes(dt));
-}
-
 titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,
                           const struct device_ops *ops, enum dtype dt, struct stream *s)
 {
@@ -142,7 +131,13 @@ titan_status update_apply(const struct update *update, const struct update_range
             TRY(gather(&g, r, shadow, 0, r->n, &a->rounding));
     }
     TRY(enqueue(&g));
-    for (int i = 0; i < count && !shadows; i++)
-        TRY(make_shard(&ranges[i], a->master, ops, dt, s));
+    /* Makes the shards from the masters, where they are neither the masters themselves nor written with them. */
+    for (int i = 0; i < count && !shadows; i++) {
+        const struct update_range *const r = &ranges[i];
+        if (!r->shard || r->shard == r->values)
+            continue;
+        TRY(dt != a->master ? ops->cast(s, r->shard, dt, r->values, a->master, (size_t)r->n)
+                            : ops->copy(s, r->shard, r->values, (size_t)r->n * dtype_bytes(dt)));
+    }
     return TITAN_OK;
 }

@@ -60,63 +60,6 @@ static void placer_free(struct placer *s)
     }
 }
 
-static bool placer_init(struct placer *s, struct program *p)
-{
-    int64_t alive = 0; /* buffers alive, summed over all actions */
-
-    *s = (struct placer){.p = p};
-    s->order = malloc(((size_t)p->n_buffers + 1) * sizeof(struct buffer *));
-    if (!s->order)
-        return false;
-    for (int i = 0; i < p->n_buffers; i++) {
-        struct buffer *b = &p->buffers[i];
-        if (buffer_is_external(b->kind) || b->first < 0)
-            continue;
-        s->order[s->n++] = b;
-        alive += b->last - b->first + 1;
-    }
-    const int64_t least = MAX(alive / (s->n + 1), 16); /* stride of the lowest level */
-    for (int64_t stride = p->n_actions + 1; s->n_levels == 0 || (stride >= least && s->n_levels < LEVELS_MAX);
-         stride /= SPREAD) {
-        struct level *l = &s->level[s->n_levels];
-        *l = (struct level){.stride = (int)stride, .n = (int)(p->n_actions / stride) + 1};
-        l->slices = calloc((size_t)l->n, sizeof *l->slices);
-        if (!l->slices)
-            return false;
-        s->n_levels++;
-    }
-    titan_assert(s->n_levels >= 1 && s->level[0].n == 1);
-    return true;
-}
-
-/* The smallest slice that contains a buffer's lifetime. */
-static struct slice *slice_of(const struct placer *s, const struct buffer *b)
-{
-    titan_assert(b->first >= 0 && b->first <= b->last);
-    for (int l = s->n_levels - 1; l > 0; l--) {
-        const int64_t k = b->first / s->level[l].stride;
-        if (b->last < (k + 2) * s->level[l].stride)
-            return &s->level[l].slices[k];
-    }
-    return &s->level[0].slices[0];
-}
-
-static size_t first_fit(const struct slice *slice, const struct buffer *b)
-{
-    const size_t bytes = arena_round_up(b->bytes);
-    size_t at = 0;
-
-    for (int i = 0; i < slice->n; i++) {
-        const struct placed *q = &slice->list[i];
-        if (q->first > b->last || q->last < b->first)
-            continue;
-        if (q->from >= at + bytes)
-            break;
-        at = MAX(at, q->to);
-    }
-    return at;
-}
-
 static int by_address(const void *x, const void *y)
 {
     const struct placed *a = x, *b = y;
@@ -139,21 +82,6 @@ static bool slice_sort(struct placer *s, struct slice *slice)
         slice->list[at] =
             left >= 0 && slice->list[left].from > s->added[right].from ? slice->list[left--] : s->added[right--];
     slice->n_sorted = slice->n;
-    return true;
-}
-
-static bool note_placed(struct placer *s, const struct buffer *b)
-{
-    const struct placed entry = {b->offset, b->offset + arena_round_up(b->bytes), b->first, b->last};
-
-    for (int l = 0; l < s->n_levels; l++) {
-        const int stride = s->level[l].stride;
-        for (int k = MAX(b->first / stride - 1, 0); k <= b->last / stride; k++) {
-            struct slice *slice = &s->level[l].slices[k];
-            if (!VEC_PUSH(slice->list, slice->n, slice->cap, entry))
-                return false;
-        }
-    }
     return true;
 }
 
@@ -184,14 +112,40 @@ static titan_status place_in_order(struct placer *s, int (*order)(const void *, 
     s->p->arena_bytes = 0;
     for (int i = 0; i < s->n; i++) {
         struct buffer *b = s->order[i];
-        struct slice *slice = slice_of(s, b);
+        const size_t bytes = arena_round_up(b->bytes);
+        titan_assert(b->first >= 0 && b->first <= b->last);
+
+        /* The smallest slice that contains the buffer's lifetime. */
+        int level = s->n_levels - 1;
+        while (level > 0 && b->last >= (b->first / s->level[level].stride + 2) * (int64_t)s->level[level].stride)
+            level--;
+        struct slice *slice = &s->level[level].slices[level > 0 ? b->first / s->level[level].stride : 0];
         if (!slice_sort(s, slice))
             return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-        b->offset = first_fit(slice, b);
+
+        /* The lowest address that is free during its lifetime. */
+        size_t at = 0;
+        for (int k = 0; k < slice->n; k++) {
+            const struct placed *q = &slice->list[k];
+            if (q->first > b->last || q->last < b->first)
+                continue;
+            if (q->from >= at + bytes)
+                break;
+            at = MAX(at, q->to);
+        }
+        b->offset = at;
         titan_assert(b->offset % ARENA_ALIGN == 0);
-        s->p->arena_bytes = MAX(s->p->arena_bytes, b->offset + arena_round_up(b->bytes));
-        if (!note_placed(s, b))
-            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        s->p->arena_bytes = MAX(s->p->arena_bytes, at + bytes);
+
+        const struct placed entry = {at, at + bytes, b->first, b->last};
+        for (int l = 0; l < s->n_levels; l++) {
+            const int stride = s->level[l].stride;
+            for (int k = MAX(b->first / stride - 1, 0); k <= b->last / stride; k++) {
+                struct slice *touched = &s->level[l].slices[k];
+                if (!VEC_PUSH(touched->list, touched->n, touched->cap, entry))
+                    return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+            }
+        }
     }
     return TITAN_OK;
 }
@@ -199,10 +153,31 @@ static titan_status place_in_order(struct placer *s, int (*order)(const void *, 
 titan_status program_arena_place(struct program *p, struct titan_error *err)
 {
     const double enough = (double)program_peak(p, NULL, NULL) * (1 + WASTE_MAX);
-    _cleanup_(placer_free) struct placer s;
+    _cleanup_(placer_free) struct placer s = {.p = p};
+    int64_t alive = 0; /* buffers alive, summed over all actions */
 
-    if (!placer_init(&s, p))
+    s.order = malloc(((size_t)p->n_buffers + 1) * sizeof(struct buffer *));
+    if (!s.order)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (int i = 0; i < p->n_buffers; i++) {
+        struct buffer *b = &p->buffers[i];
+        if (buffer_is_external(b->kind) || b->first < 0)
+            continue;
+        s.order[s.n++] = b;
+        alive += b->last - b->first + 1;
+    }
+    const int64_t least = MAX(alive / (s.n + 1), 16); /* stride of the lowest level */
+    for (int64_t stride = p->n_actions + 1; s.n_levels == 0 || (stride >= least && s.n_levels < LEVELS_MAX);
+         stride /= SPREAD) {
+        struct level *l = &s.level[s.n_levels];
+        *l = (struct level){.stride = (int)stride, .n = (int)(p->n_actions / stride) + 1};
+        l->slices = calloc((size_t)l->n, sizeof *l->slices);
+        if (!l->slices)
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        s.n_levels++;
+    }
+    titan_assert(s.n_levels >= 1 && s.level[0].n == 1);
+
     TRY(place_in_order(&s, by_size_and_life, err));
     const size_t first = p->arena_bytes;
     titan_assert((double)first * (1 + WASTE_MAX) >= enough);

@@ -109,53 +109,28 @@ struct params_index {
     int slot[];
 };
 
-static uint64_t hash_params(const struct op_params *q)
-{
-    uint64_t h = HASH_INIT;
-
-    for (int i = 0; i < OP_WORDS; i++)
-        h = hash_word(h, (uint64_t)q->word[i]);
-    return hash_mix(hash_word(h, q->flags ^ (uint64_t)q->dt << 32 ^ (uint64_t)q->dt2 << 40));
-}
-
-static bool same_params(const struct op_params *a, const struct op_params *b)
-{
-    return memcmp(a->word, b->word, sizeof a->word) == 0 && a->flags == b->flags && a->dt == b->dt && a->dt2 == b->dt2;
-}
-
 /* Slot where these parameters are, or would be. */
 static int *find_params(const struct program *p, struct params_index *index, const struct op_params *q)
 {
+    uint64_t hash = HASH_INIT;
+
     titan_assert((index->cap & (index->cap - 1)) == 0);
-    for (uint64_t h = hash_params(q);; h++) {
-        int *slot = &index->slot[h & (index->cap - 1)];
-        if (*slot == 0 || same_params(&p->params[*slot - 1], q))
+    for (int i = 0; i < OP_WORDS; i++)
+        hash = hash_word(hash, (uint64_t)q->word[i]);
+    hash = hash_mix(hash_word(hash, q->flags ^ (uint64_t)q->dt << 32 ^ (uint64_t)q->dt2 << 40));
+    for (;; hash++) {
+        int *slot = &index->slot[hash & (index->cap - 1)];
+        const struct op_params *at = *slot > 0 ? &p->params[*slot - 1] : NULL;
+        if (!at || (memcmp(at->word, q->word, sizeof q->word) == 0 && at->flags == q->flags && at->dt == q->dt &&
+                    at->dt2 == q->dt2))
             return slot;
     }
-}
-
-static bool grow_index(struct program *p)
-{
-    struct params_index *old = p->params_index;
-    const uint32_t cap = old ? old->cap * 2 : 256;
-
-    if (old && (uint32_t)p->n_params < old->cap / 2)
-        return true;
-    struct params_index *index = calloc(1, sizeof *index + cap * sizeof index->slot[0]);
-    if (!index)
-        return false;
-    index->cap = cap;
-    titan_assert((uint32_t)p->n_params < cap / 2);
-    for (int i = 0; i < p->n_params; i++)
-        *find_params(p, index, &p->params[i]) = i + 1;
-    free(old);
-    p->params_index = index;
-    return true;
 }
 
 static int intern_params(struct emitter *e, enum op op, const struct op_params *params)
 {
     struct program *p = e->p;
+    struct params_index *index = p->params_index;
     struct op_params q = {0};
 
     if (params) { /* beyond the operation's own numbers a union may hold anything */
@@ -165,11 +140,22 @@ static int intern_params(struct emitter *e, enum op op, const struct op_params *
 
     if (!ROOM(e, params))
         return 0;
-    if (!grow_index(p)) {
-        e->status = TITAN_ENOMEM;
-        return 0;
+    if (!index || (uint32_t)p->n_params >= index->cap / 2) {
+        const uint32_t cap = index ? index->cap * 2 : 256;
+        struct params_index *const larger = calloc(1, sizeof *larger + cap * sizeof larger->slot[0]);
+        if (!larger) {
+            e->status = TITAN_ENOMEM;
+            return 0;
+        }
+        larger->cap = cap;
+        titan_assert((uint32_t)p->n_params < cap / 2);
+        for (int i = 0; i < p->n_params; i++)
+            *find_params(p, larger, &p->params[i]) = i + 1;
+        free(index);
+        p->params_index = index = larger;
     }
-    int *slot = find_params(p, p->params_index, &q);
+
+    int *slot = find_params(p, index, &q);
     if (*slot == 0) {
         p->params[p->n_params] = q;
         *slot = ++p->n_params;
@@ -180,8 +166,10 @@ static int intern_params(struct emitter *e, enum op op, const struct op_params *
 
 /* --- any operation ------------------------------------------------------------------------------------------------ */
 
-static enum stream_id channel_stream(enum channel channel)
+/* Stream of a transfer on a channel. */
+static enum stream_id channel_stream(enum op op, enum channel channel)
 {
+    titan_assert(channel < CHANNEL_COUNT);
     switch (channel) {
     case CHANNEL_GATHER:
     case CHANNEL_EXPERT_GATHER:
@@ -191,7 +179,9 @@ static enum stream_id channel_stream(enum channel channel)
     case CHANNEL_EP:
         return STREAM_TENSOR;
     default:
-        return STREAM_REDUCE;
+        if (channel < CHANNEL_FORWARD_NEXT)
+            return STREAM_REDUCE;
+        return (op == OP_SEND ? STREAM_SEND : STREAM_RECV) + channel - CHANNEL_FORWARD_NEXT;
     }
 }
 
@@ -214,7 +204,7 @@ void emit_action(struct emitter *e, enum op op, const struct op_params *params)
                                                        .operand = e->p->n_operands};
     if (op == OP_AGREE && e->p->mesh.world > 1) {
         emit_last(e)->channel = CHANNEL_WORLD;
-        emit_last(e)->stream = (uint8_t)channel_stream(CHANNEL_WORLD);
+        emit_last(e)->stream = (uint8_t)channel_stream(op, CHANNEL_WORLD);
     }
 }
 
@@ -367,61 +357,61 @@ static uint32_t order_flag(enum attention_order order)
     return order == ATTENTION_ANY ? OP_ANY_ORDER : order == ATTENTION_REPEATABLE ? OP_REPEATABLE : 0;
 }
 
-void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
-                    struct tensor v, const struct attention_heads *heads, const struct attention_mask *mask)
+void emit_attention(struct emitter *e, const struct attention_tensors *t, const struct attention_heads *heads,
+                    const struct attention_mask *mask)
 {
     const struct attention_mask *const m = mask ? mask : &no_mask;
     const bool masked = tensor_exists(m->index);
     const struct op_params params = {.attention = {.B = heads->b,
-                                                   .Tq = q.rows / heads->b,
-                                                   .Tk = k.rows / heads->b,
+                                                   .Tq = t->q.rows / heads->b,
+                                                   .Tk = t->k.rows / heads->b,
                                                    .H = heads->h,
                                                    .K = heads->kv,
                                                    .D = heads->d,
                                                    .Dv = heads->dv,
-                                                   .ldq = q.ld,
-                                                   .ldk = k.ld,
-                                                   .ldv = v.ld,
-                                                   .ldo = out.ld,
+                                                   .ldq = t->q.ld,
+                                                   .ldk = t->k.ld,
+                                                   .ldv = t->v.ld,
+                                                   .ldo = t->out.ld,
                                                    .scale = (float)heads->scale,
                                                    .softcap = heads->softcap},
                                      .flags = (masked ? OP_MASKED : 0) | order_flag(heads->order),
-                                     .dt = (uint8_t)q.dt};
-    const struct tensor t[] = {out, lse, q, k, v, m->index, m->start, m->key_index};
+                                     .dt = (uint8_t)t->q.dt};
+    const struct tensor all[] = {t->out, t->lse, t->q, t->k, t->v, m->index, m->start, m->key_index};
 
-    check_heads(q, k, heads, masked);
-    emit_checked(e, OP_ATTENTION, &params, 1, t, ARRAY_SIZE(t));
+    check_heads(t->q, t->k, heads, masked);
+    emit_checked(e, OP_ATTENTION, &params, 1, all, ARRAY_SIZE(all));
 }
 
-void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor dout,
-                          struct tensor out, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
-                          struct tensor work, const struct attention_heads *heads, const struct attention_mask *mask)
+void emit_attention_dgrad(struct emitter *e, const struct attention_dtensors *d, const struct attention_tensors *t,
+                          const struct attention_heads *heads, const struct attention_mask *mask)
 {
     const struct attention_mask *const m = mask ? mask : &no_mask;
     const bool masked = tensor_exists(m->index);
     const struct op_params params = {.attention_dgrad = {.B = heads->b,
-                                                         .Tq = q.rows / heads->b,
-                                                         .Tk = k.rows / heads->b,
+                                                         .Tq = t->q.rows / heads->b,
+                                                         .Tk = t->k.rows / heads->b,
                                                          .H = heads->h,
                                                          .K = heads->kv,
                                                          .D = heads->d,
                                                          .Dv = heads->dv,
-                                                         .ldq = q.ld,
-                                                         .ldk = k.ld,
-                                                         .ldv = v.ld,
-                                                         .ldo = out.ld,
-                                                         .lddq = dq.ld,
-                                                         .lddk = dk.ld,
-                                                         .lddv = dv.ld,
-                                                         .lddo = dout.ld,
+                                                         .ldq = t->q.ld,
+                                                         .ldk = t->k.ld,
+                                                         .ldv = t->v.ld,
+                                                         .ldo = t->out.ld,
+                                                         .lddq = d->dq.ld,
+                                                         .lddk = d->dk.ld,
+                                                         .lddv = d->dv.ld,
+                                                         .lddo = d->dout.ld,
                                                          .scale = (float)heads->scale,
                                                          .softcap = heads->softcap},
                                      .flags = (masked ? OP_MASKED : 0) | order_flag(heads->order),
-                                     .dt = (uint8_t)q.dt};
-    const struct tensor t[] = {dq, dk, dv, dout, out, lse, q, k, v, work, m->index, m->start, m->key_index};
+                                     .dt = (uint8_t)t->q.dt};
+    const struct tensor all[] = {d->dq, d->dk, d->dv,   d->dout,  t->out,   t->lse,      t->q,
+                                 t->k,  t->v,  d->work, m->index, m->start, m->key_index};
 
-    check_heads(q, k, heads, masked);
-    emit_checked(e, OP_ATTENTION_DGRAD, &params, 1, t, ARRAY_SIZE(t));
+    check_heads(t->q, t->k, heads, masked);
+    emit_checked(e, OP_ATTENTION_DGRAD, &params, 1, all, ARRAY_SIZE(all));
 }
 
 void emit_copy(struct emitter *e, struct tensor dst, struct tensor src)
@@ -472,13 +462,12 @@ static int group_size(const struct emitter *e, enum channel channel)
     return mesh_group_size(&e->p->mesh, channel_group(channel));
 }
 
-static void emit_transfer(struct emitter *e, enum op op, enum channel channel, enum stream_id stream,
-                          const struct op_params *params, const struct tensor *t, int n)
+static void emit_transfer(struct emitter *e, enum op op, enum channel channel, const struct op_params *params,
+                          const struct tensor *t, int n)
 {
-    titan_assert(channel < CHANNEL_COUNT && stream < STREAM_COUNT);
     emit_checked(e, op, params, group_size(e, channel), t, n);
     emit_last(e)->channel = (int8_t)channel;
-    emit_last(e)->stream = (uint8_t)stream;
+    emit_last(e)->stream = (uint8_t)channel_stream(op, channel);
 }
 
 struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
@@ -490,7 +479,7 @@ struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buff
     if (n == 1)
         return in;
     const struct tensor out = emit_tensor(e, kind, name, in.dt, in.rows * n, in.cols);
-    emit_transfer(e, OP_ALL_GATHER, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+    emit_transfer(e, OP_ALL_GATHER, channel, &params, (struct tensor[]){out, in}, 2);
     return out;
 }
 
@@ -507,7 +496,7 @@ void emit_all_gather_both(struct emitter *e, enum channel channel, struct tensor
     const struct op_params params = {.part = {t[1].cols, t[3].cols}, .dt = DTYPE_U8};
 
     titan_assert(group_size(e, channel) > 1);
-    emit_transfer(e, OP_ALL_GATHER, channel, channel_stream(channel), &params, t, 4);
+    emit_transfer(e, OP_ALL_GATHER, channel, &params, t, 4);
 }
 
 struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
@@ -520,7 +509,7 @@ struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum 
     if (n == 1)
         return in;
     const struct tensor out = emit_tensor(e, kind, name, in.dt, in.rows / n, in.cols);
-    emit_transfer(e, OP_REDUCE_SCATTER, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+    emit_transfer(e, OP_REDUCE_SCATTER, channel, &params, (struct tensor[]){out, in}, 2);
     return out;
 }
 
@@ -529,7 +518,7 @@ void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data
     const struct op_params params = {.part = {tensor_numel(data)}, .dt = (uint8_t)data.dt};
 
     if (group_size(e, channel) > 1)
-        emit_transfer(e, OP_ALL_REDUCE, channel, channel_stream(channel), &params, &data, 1);
+        emit_transfer(e, OP_ALL_REDUCE, channel, &params, &data, 1);
 }
 
 /* In a group of one, a transfer to the caller's tensor is a copy. */
@@ -543,18 +532,18 @@ void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out,
     if (n == 1)
         emit_copy(e, out, tensor_reshape(in, out.rows, out.cols));
     else
-        emit_transfer(e, OP_ALL_TO_ALL, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+        emit_transfer(e, OP_ALL_TO_ALL, channel, &params, (struct tensor[]){out, in}, 2);
 }
 
-void emit_all_to_all_v(struct emitter *e, enum channel channel, struct tensor out, struct tensor receive_counts,
-                       struct tensor in, struct tensor send_counts, int64_t expected)
+void emit_all_to_all_v(struct emitter *e, enum channel channel, struct counted_rows out, struct counted_rows in,
+                       int64_t expected)
 {
     const struct op_params params = {
-        .all_to_all_v = {.bytes = in.cols * (int64_t)dtype_bytes(in.dt), .rows = expected}};
-    const struct tensor t[] = {out, receive_counts, in, send_counts};
+        .all_to_all_v = {.bytes = in.rows.cols * (int64_t)dtype_bytes(in.rows.dt), .rows = expected}};
+    const struct tensor t[] = {out.rows, out.counts, in.rows, in.counts};
 
-    titan_assert(is_dense(out) && is_dense(in) && out.cols == in.cols && out.dt == in.dt);
-    emit_transfer(e, OP_ALL_TO_ALL_V, channel, channel_stream(channel), &params, t, ARRAY_SIZE(t));
+    titan_assert(is_dense(out.rows) && is_dense(in.rows) && out.rows.cols == in.rows.cols && out.rows.dt == in.rows.dt);
+    emit_transfer(e, OP_ALL_TO_ALL_V, channel, &params, t, ARRAY_SIZE(t));
 }
 
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance)
@@ -565,7 +554,7 @@ void emit_shift(struct emitter *e, enum channel channel, struct tensor out, stru
     if (group_size(e, channel) == 1)
         emit_copy(e, out, tensor_reshape(in, out.rows, out.cols));
     else
-        emit_transfer(e, OP_SHIFT, channel, channel_stream(channel), &params, (struct tensor[]){out, in}, 2);
+        emit_transfer(e, OP_SHIFT, channel, &params, (struct tensor[]){out, in}, 2);
 }
 
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t)
@@ -574,7 +563,7 @@ void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor 
 
     titan_assert(peer >= 0 && peer < e->p->mesh.size[AXIS_PP]);
     titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
-    emit_transfer(e, OP_SEND, channel, STREAM_SEND + channel - CHANNEL_FORWARD_NEXT, &params, &t, 1);
+    emit_transfer(e, OP_SEND, channel, &params, &t, 1);
     emit_last(e)->peer = (int16_t)peer;
 }
 
@@ -584,6 +573,6 @@ void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor 
 
     titan_assert(peer >= 0 && peer < e->p->mesh.size[AXIS_PP]);
     titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
-    emit_transfer(e, OP_RECV, channel, STREAM_RECV + channel - CHANNEL_FORWARD_NEXT, &params, &t, 1);
+    emit_transfer(e, OP_RECV, channel, &params, &t, 1);
     emit_last(e)->peer = (int16_t)peer;
 }

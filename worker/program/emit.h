@@ -92,11 +92,18 @@ struct attention_heads {
     double softcap; /* as in device.h */
     enum attention_order order;
 };
-void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
-                    struct tensor v, const struct attention_heads *heads, const struct attention_mask *mask);
-void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk, struct tensor dv, struct tensor dout,
-                          struct tensor out, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
-                          struct tensor work, const struct attention_heads *heads, const struct attention_mask *mask);
+/* out and lse from q, k and v. */
+struct attention_tensors {
+    struct tensor out, lse, q, k, v;
+};
+/* Gradients of q, k and v from dout, with scratch. */
+struct attention_dtensors {
+    struct tensor dq, dk, dv, dout, work;
+};
+void emit_attention(struct emitter *e, const struct attention_tensors *t, const struct attention_heads *heads,
+                    const struct attention_mask *mask);
+void emit_attention_dgrad(struct emitter *e, const struct attention_dtensors *d, const struct attention_tensors *t,
+                          const struct attention_heads *heads, const struct attention_mask *mask);
 /* COPY, or COPY_2D if strided; dst may have a multiple of src's rows (device.h: repeat). */
 void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
 /* PACK: n gradients, each of a whole unit, cut into slices for `owners` owners. */
@@ -118,9 +125,13 @@ struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum 
                                   struct tensor in);
 void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data);
 void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in);
-/* Sends rows of `in` to the ranks of the group by send_counts. expected: number of rows, for the cost model. */
-void emit_all_to_all_v(struct emitter *e, enum channel channel, struct tensor out, struct tensor receive_counts,
-                       struct tensor in, struct tensor send_counts, int64_t expected);
+/* Rows that come from the ranks of a group, or go to them, and how many of each rank. */
+struct counted_rows {
+    struct tensor rows, counts;
+};
+/* Sends rows of `in` to the ranks of the group. expected: number of rows, for the cost model. */
+void emit_all_to_all_v(struct emitter *e, enum channel channel, struct counted_rows out, struct counted_rows in,
+                       int64_t expected);
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance);
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);

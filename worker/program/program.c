@@ -259,38 +259,30 @@ static size_t hashed_bytes(const struct program *p, int buffer, size_t bytes)
     return p->buffers[buffer].kind == BUF_WORK ? 0 : bytes;
 }
 
-/* Attention's last number, the cap of scores, came later. Programs without a cap keep the hashes that they had. */
-static int hashed_words(enum op op, const struct op_params *q)
-{
-    const int n = op_words(op);
-    return (op == OP_ATTENTION || op == OP_ATTENTION_DGRAD) && q->word[n - 1] == 0 ? n - 1 : n;
-}
-
-static uint64_t hash_action(uint64_t hash, const struct program *p, const struct action *a)
-{
-    const struct op_params *q = action_params(p, a);
-    const int64_t words[] = {a->op,    a->stream,     a->phase,      a->channel, a->peer, a->unit,
-                             a->stage, a->microbatch, a->n_operands, q->flags,   q->dt,   q->dt2};
-
-    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
-        hash = hash_word(hash, (uint64_t)words[i]);
-    for (int i = 0; i < hashed_words((enum op)a->op, q); i++)
-        hash = hash_word(hash, (uint64_t)q->word[i]);
-    for (int i = 0; i < a->n_operands; i++) {
-        const struct operand *o = &action_operands(p, a)[i];
-        hash = hash_word(hash_word(hash, (uint64_t)o->buffer), o->access);
-        hash = hash_word(hash_word(hash, o->offset), hashed_bytes(p, o->buffer, o->bytes));
-    }
-    return hash;
-}
-
 uint64_t program_hash(const struct program *p)
 {
     uint64_t hash = hash_word(hash_word(HASH_INIT, (uint64_t)p->pp_rank), (uint64_t)p->share);
 
     titan_assert(p->n_actions > 0);
-    for (int i = 0; i < p->n_actions; i++)
-        hash = hash_action(hash, p, &p->actions[i]);
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        const struct op_params *q = action_params(p, a);
+        const int64_t words[] = {a->op,    a->stream,     a->phase,      a->channel, a->peer, a->unit,
+                                 a->stage, a->microbatch, a->n_operands, q->flags,   q->dt,   q->dt2};
+        for (size_t k = 0; k < ARRAY_SIZE(words); k++)
+            hash = hash_word(hash, (uint64_t)words[k]);
+        /* Attention's last number, the cap of scores, came later. Programs without a cap keep the hashes that they
+         * had. */
+        int n = op_words((enum op)a->op);
+        n -= (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD) && q->word[n - 1] == 0;
+        for (int k = 0; k < n; k++)
+            hash = hash_word(hash, (uint64_t)q->word[k]);
+        for (int k = 0; k < a->n_operands; k++) {
+            const struct operand *o = &action_operands(p, a)[k];
+            hash = hash_word(hash_word(hash, (uint64_t)o->buffer), o->access);
+            hash = hash_word(hash_word(hash, o->offset), hashed_bytes(p, o->buffer, o->bytes));
+        }
+    }
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
         hash = hash_word(hash_word(hash, (uint64_t)b->kind), (uint64_t)b->unit);
@@ -324,55 +316,13 @@ void program_print_params(const struct program *p, const struct action *a, struc
             buf_printf(out, " %s", flags[i]);
 }
 
-static void print_operand(const struct program *p, const struct operand *o, struct buf *out)
-{
-    static const char *const access[] = {"", "r", "w", "u"};
-    const struct buffer *b = &p->buffers[o->buffer];
-
-    titan_assert(o->buffer >= 0 && o->buffer < p->n_buffers);
-    buf_printf(out, " %s:%s", access[o->access & ACCESS_UPDATE], b->name ? b->name : buffer_kind_name(b->kind));
-    if (b->unit >= 0)
-        buf_printf(out, "(%d)", b->unit);
-    buf_printf(out, "#%d", o->buffer);
-    if (o->offset != 0 || o->bytes != b->bytes)
-        buf_printf(out, "[%zu+%zu]", o->offset, o->bytes);
-}
-
-static void print_action(const struct program *p, int i, struct buf *out)
-{
-    const struct action *a = &p->actions[i];
-
-    buf_printf(out, "%5d %-13s %-9s %-15s", i, program_stream_name((enum stream_id)a->stream),
-               phase_name((enum phase)a->phase), op_name((enum op)a->op));
-    if (a->stage >= 0)
-        buf_printf(out, " stage=%d", a->stage);
-    if (a->unit >= 0)
-        buf_printf(out, " unit=%d", a->unit);
-    if (a->microbatch >= 0)
-        buf_printf(out, " microbatch=%d", a->microbatch);
-    for (int k = 0; k < a->n_operands; k++)
-        print_operand(p, &action_operands(p, a)[k], out);
-    if (a->channel >= 0)
-        buf_printf(out, " on %s", channel_name((enum channel)a->channel));
-    if (a->op == OP_SEND || a->op == OP_RECV)
-        buf_printf(out, " peer=%d", a->peer);
-    program_print_params(p, a, out);
-    for (int k = 0; k < a->n_waits; k++)
-        buf_printf(out, "%s%d", k == 0 ? " wait=" : ",", p->waits[a->wait + k]);
-    buf_puts(out, "\n");
-}
-
-/* Does this rank get a part from every member? SHIFT brings one neighbour's part. ALL_TO_ALL_V may bring no rows. */
-static bool takes_from_all(enum op op)
-{
-    return op_is_collective(op) && op != OP_SHIFT && op != OP_ALL_TO_ALL_V;
-}
-
 int program_sync_point(const struct program *p)
 {
     for (int i = 0; i < p->n_actions && p->mesh.world > 1; i++) {
         const struct action *a = &p->actions[i];
-        if (takes_from_all((enum op)a->op) &&
+        /* Does this rank get a part from every member? SHIFT brings one neighbour's part. ALL_TO_ALL_V may bring no
+         * rows. */
+        if (op_is_collective((enum op)a->op) && a->op != OP_SHIFT && a->op != OP_ALL_TO_ALL_V &&
             mesh_group_size(&p->mesh, channel_group((enum channel)a->channel)) == p->mesh.world)
             return i;
     }
@@ -381,8 +331,38 @@ int program_sync_point(const struct program *p)
 
 void program_print(const struct program *p, struct buf *out)
 {
+    static const char *const access[] = {"", "r", "w", "u"};
+
     buf_printf(out, "pp rank %d, %ld microbatches: %d actions, %d buffers, arena %.1f MiB\n", p->pp_rank,
                (long)p->share, p->n_actions, p->n_buffers, (double)p->arena_bytes / 1048576.0);
-    for (int i = 0; i < p->n_actions; i++)
-        print_action(p, i, out);
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        buf_printf(out, "%5d %-13s %-9s %-15s", i, program_stream_name((enum stream_id)a->stream),
+                   phase_name((enum phase)a->phase), op_name((enum op)a->op));
+        if (a->stage >= 0)
+            buf_printf(out, " stage=%d", a->stage);
+        if (a->unit >= 0)
+            buf_printf(out, " unit=%d", a->unit);
+        if (a->microbatch >= 0)
+            buf_printf(out, " microbatch=%d", a->microbatch);
+        for (int k = 0; k < a->n_operands; k++) {
+            const struct operand *o = &action_operands(p, a)[k];
+            const struct buffer *b = &p->buffers[o->buffer];
+            titan_assert(o->buffer >= 0 && o->buffer < p->n_buffers);
+            buf_printf(out, " %s:%s", access[o->access & ACCESS_UPDATE], b->name ? b->name : buffer_kind_name(b->kind));
+            if (b->unit >= 0)
+                buf_printf(out, "(%d)", b->unit);
+            buf_printf(out, "#%d", o->buffer);
+            if (o->offset != 0 || o->bytes != b->bytes)
+                buf_printf(out, "[%zu+%zu]", o->offset, o->bytes);
+        }
+        if (a->channel >= 0)
+            buf_printf(out, " on %s", channel_name((enum channel)a->channel));
+        if (a->op == OP_SEND || a->op == OP_RECV)
+            buf_printf(out, " peer=%d", a->peer);
+        program_print_params(p, a, out);
+        for (int k = 0; k < a->n_waits; k++)
+            buf_printf(out, "%s%d", k == 0 ? " wait=" : ",", p->waits[a->wait + k]);
+        buf_puts(out, "\n");
+    }
 }

@@ -67,20 +67,6 @@ static int cut_at(struct shadow *s, size_t address)
     return low + 1;
 }
 
-/* Segments [from, to) become one. */
-static void merge(struct shadow *s, int from, int to)
-{
-    titan_assert(from >= 0 && to <= s->n);
-    if (to - from < 2)
-        return;
-    const size_t behind = (size_t)(s->n - to);
-    for (int k = from + 1; k < to; k++)
-        give_segment(s, s->slot[k]);
-    memmove(s->start + from + 1, s->start + to, behind * sizeof *s->start);
-    memmove(s->slot + from + 1, s->slot + to, behind * sizeof *s->slot);
-    s->n -= to - from - 1;
-}
-
 bool shadow_touch(struct shadow *s, int action, const struct operand *o, void (*before)(void *arg, int earlier),
                   void *arg)
 {
@@ -106,8 +92,15 @@ bool shadow_touch(struct shadow *s, int action, const struct operand *o, void (*
             g->read[stream] = action;
         }
     }
-    if (writes) {
-        merge(s, from, to);
+    if (writes) { /* the segments become one */
+        if (to - from > 1) {
+            const size_t behind = (size_t)(s->n - to);
+            for (int k = from + 1; k < to; k++)
+                give_segment(s, s->slot[k]);
+            memmove(s->start + from + 1, s->start + to, behind * sizeof *s->start);
+            memmove(s->slot + from + 1, s->slot + to, behind * sizeof *s->slot);
+            s->n -= to - from - 1;
+        }
         s->pool[s->slot[from]].write = action;
         s->pool[s->slot[from]].readers = 0;
     }

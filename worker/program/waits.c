@@ -45,75 +45,53 @@ static void must_follow(void *arg, int earlier)
     *done = MAX(*done, earlier);
 }
 
-/* The latest action that is needed and not known to be over. It is likely to bring the others along. */
-static int next_wait(const struct hazards *h, const struct clock *now)
-{
-    int latest = NONE;
-
-    for (int s = 0; s < STREAM_COUNT; s++)
-        if (h->need.done[s] > now->done[s])
-            latest = MAX(latest, h->need.done[s]);
-    return latest;
-}
-
-static titan_status wait_for(struct hazards *h, struct action *a, struct titan_error *err)
-{
-    struct program *p = h->p;
-    struct clock *now = &h->now[a->stream];
-
-    a->wait = p->n_waits;
-    for (int w; (w = next_wait(h, now)) != NONE;) {
-        titan_assert(p->actions[w].stream != a->stream);
-        if (!VEC_PUSH(p->waits, p->n_waits, p->cap_waits, w))
-            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-        p->actions[w].signal = true;
-        for (int s = 0; s < STREAM_COUNT; s++)
-            now->done[s] = MAX(now->done[s], h->clocks[h->at[w]].done[s]);
-        now->done[p->actions[w].stream] = MAX(now->done[p->actions[w].stream], w);
-    }
-    a->n_waits = p->n_waits - a->wait;
-    if (a->n_waits == 0)
-        return TITAN_OK;
-    h->version[a->stream] = h->n_clocks;
-    if (!VEC_PUSH(h->clocks, h->n_clocks, h->cap_clocks, *now))
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    return TITAN_OK;
-}
-
-static titan_status derive_action(struct hazards *h, int i, struct titan_error *err)
-{
-    struct action *a = &h->p->actions[i];
-    const struct operand *o = action_operands(h->p, a);
-
-    memset(&h->need, 0xff, sizeof h->need); /* NONE everywhere */
-    for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++)
-        if (!shadow_touch(&h->shadow, i, &o[k], must_follow, h))
-            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    h->need.done[a->stream] = NONE;
-    TRY(wait_for(h, a, err));
-    titan_assert(h->version[a->stream] < h->n_clocks);
-    h->at[i] = h->version[a->stream];
-    return TITAN_OK;
-}
-
-static bool hazards_init(struct hazards *h, struct program *p)
-{
-    *h = (struct hazards){.p = p};
-    h->at = malloc(((size_t)p->n_actions + 1) * sizeof *h->at);
-    memset(h->now, 0xff, sizeof h->now);
-    return shadow_init(&h->shadow, p) && h->at && VEC_PUSH(h->clocks, h->n_clocks, h->cap_clocks, h->now[0]);
-}
-
 titan_status waits_derive(struct program *p, struct titan_error *err)
 {
-    _cleanup_(hazards_free) struct hazards h;
+    _cleanup_(hazards_free) struct hazards h = {.p = p};
 
-    if (!hazards_init(&h, p))
+    h.at = malloc(((size_t)p->n_actions + 1) * sizeof *h.at);
+    memset(h.now, 0xff, sizeof h.now);
+    if (!shadow_init(&h.shadow, p) || !h.at || !VEC_PUSH(h.clocks, h.n_clocks, h.cap_clocks, h.now[0]))
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     p->n_waits = 0;
     for (int i = 0; i < p->n_actions; i++)
         p->actions[i].signal = false;
-    for (int i = 0; i < p->n_actions; i++)
-        TRY(derive_action(&h, i, err));
+    for (int i = 0; i < p->n_actions; i++) {
+        struct action *a = &p->actions[i];
+        const struct operand *o = action_operands(p, a);
+        struct clock *now = &h.now[a->stream];
+
+        memset(&h.need, 0xff, sizeof h.need); /* NONE everywhere */
+        for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++)
+            if (!shadow_touch(&h.shadow, i, &o[k], must_follow, &h))
+                return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        h.need.done[a->stream] = NONE;
+
+        a->wait = p->n_waits;
+        for (;;) {
+            int latest = NONE; /* needed and not known to be over: it is likely to bring the others along */
+            for (int s = 0; s < STREAM_COUNT; s++)
+                if (h.need.done[s] > now->done[s])
+                    latest = MAX(latest, h.need.done[s]);
+            if (latest == NONE)
+                break;
+            struct action *const other = &p->actions[latest];
+            titan_assert(other->stream != a->stream);
+            if (!VEC_PUSH(p->waits, p->n_waits, p->cap_waits, latest))
+                return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+            other->signal = true;
+            for (int s = 0; s < STREAM_COUNT; s++)
+                now->done[s] = MAX(now->done[s], h.clocks[h.at[latest]].done[s]);
+            now->done[other->stream] = MAX(now->done[other->stream], latest);
+        }
+        a->n_waits = p->n_waits - a->wait;
+        if (a->n_waits > 0) {
+            h.version[a->stream] = h.n_clocks;
+            if (!VEC_PUSH(h.clocks, h.n_clocks, h.cap_clocks, *now))
+                return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        }
+        titan_assert(h.version[a->stream] < h.n_clocks);
+        h.at[i] = h.version[a->stream];
+    }
     return TITAN_OK;
 }
