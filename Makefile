@@ -111,8 +111,8 @@ $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) -Wno-unused-parameter $(CFLAGS) -c -o $@ $<
 # The descriptor set is embedded for server reflection.
-$(BUILD)/obj/proto/rpc/descriptors.o: $(BUILD)/gen/titan.fds
-cflags-proto/rpc/descriptors.c := -DTITAN_FDS='"$(BUILD)/gen/titan.fds"'
+$(BUILD)/obj/proto/rpc/services.o: $(BUILD)/gen/titan.fds
+cflags-proto/rpc/services.c := -DTITAN_FDS='"$(BUILD)/gen/titan.fds"'
 # What the page of `titanctl report` is drawn with.
 $(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js
 # Kernels: the hot loops are vectorised per ISA by target clones; no unsafe maths, results must be the same everywhere.

@@ -39,7 +39,6 @@
 #include "daemon/api/methods.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/listeners.h"
-#include "proto/rpc/descriptors.h"
 #include "proto/rpc/server.h"
 
 #define STATUS_BYTES 1024 /* size of the status line in systemctl status */
@@ -334,10 +333,11 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
         TRY(config_transport(d->config, d->config->listen[i], &tls, err));
     if (tls)
         TRY(coordinator_identity(d->coordinator, tls, err));
-    const struct rpc_method *methods = api_methods(&n);
     /* Under a service manager every user may connect: roles limit what each may do. All agents run as one user. */
     const bool shared = config_is_service();
-    struct rpc_server_options server_options = {.socket_mode = shared ? 0666 : 0600,
+    struct rpc_server_options server_options = {.methods = api_methods(&n),
+                                                .data = d->coordinator,
+                                                .socket_mode = shared ? 0666 : 0600,
                                                 .authorize = api_authorize,
                                                 .check = api_check,
                                                 .review = api_may_go_on,
@@ -348,7 +348,10 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                                 .max_user_calls = d->config->limits.user_calls,
                                                 .memory_bytes = (uint64_t)d->config->limits.memory_mb << 20,
                                                 .max_user_message_bytes = USER_MESSAGE_MAX};
-    struct rpc_server_options agents_options = {.socket_mode = shared ? 0660 : 0600,
+    server_options.n_methods = n;
+    struct rpc_server_options agents_options = {.methods = api_agent_methods(&n),
+                                                .data = d->coordinator,
+                                                .socket_mode = shared ? 0660 : 0600,
                                                 .authorize = api_authorize,
                                                 .check = api_check,
                                                 .review = api_may_go_on,
@@ -358,10 +361,9 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                                 .memory_bytes = AGENTS_MEMORY,
                                                 .certificates_only = true,
                                                 .rests = true};
-    TRY(rpc_server_open(&d->loop, methods, n, d->coordinator, titan_descriptors, titan_descriptors_bytes,
-                        &server_options, &d->server, err));
-    const struct rpc_method *agent_methods = api_agent_methods(&n);
-    TRY(rpc_server_open(&d->loop, agent_methods, n, d->coordinator, NULL, 0, &agents_options, &d->agents, err));
+    agents_options.n_methods = n;
+    TRY(rpc_server_open(&d->loop, &server_options, &d->server, err));
+    TRY(rpc_server_open(&d->loop, &agents_options, &d->agents, err));
     const struct listeners listeners = {
         .config = d->config, .log = &d->log, .coordinator = d->coordinator, .server = d->server, .agents = d->agents};
     TRY(listeners_open(&listeners, &d->listening, err));

@@ -297,11 +297,7 @@ static void budget_free(void *data, void *pointer)
     free(pointer);
 }
 
-struct wire {
-    const uint8_t *at, *end;
-};
-
-static bool wire_varint(struct wire *w, uint64_t *ret)
+static bool wire_varint(struct rpc_wire *w, uint64_t *ret)
 {
     titan_assert(w->at <= w->end);
     *ret = 0;
@@ -314,28 +310,37 @@ static bool wire_varint(struct wire *w, uint64_t *ret)
     return false;
 }
 
+bool rpc_wire_take(struct rpc_wire *w, uint32_t *ret_field, struct rpc_wire *ret_inside)
+{
+    uint64_t tag, len = 0;
+    if (!wire_varint(w, &tag))
+        return false;
+    const unsigned kind = tag & 7;
+    const bool fixed = kind == PROTOBUF_C_WIRE_TYPE_64BIT || kind == PROTOBUF_C_WIRE_TYPE_32BIT;
+    const bool prefixed = kind == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED;
+    if (fixed)
+        len = kind == PROTOBUF_C_WIRE_TYPE_64BIT ? 8 : 4;
+    else if ((!prefixed && kind != PROTOBUF_C_WIRE_TYPE_VARINT) || !wire_varint(w, &len))
+        return false;
+    if (!fixed && !prefixed)
+        len = 0;
+    if (len > (uint64_t)(w->end - w->at))
+        return false;
+    *ret_field = (uint32_t)(tag >> 3);
+    *ret_inside = (struct rpc_wire){w->at, w->at + (prefixed ? len : 0)};
+    w->at += len;
+    return true;
+}
+
 /* protobuf-c accepts any bytes as a string and loses their number. proto3 does not accept any bytes, and clients in
  * other languages could not read them. The checked text must also be the sent text. Returns the first field with a NUL
  * or invalid UTF-8. */
-static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescriptor *type, struct wire w)
+static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescriptor *type, struct rpc_wire w)
 {
-    uint64_t tag, len;
-    while (w.at < w.end && wire_varint(&w, &tag)) {
-        const unsigned kind = tag & 7;
-        if (kind == PROTOBUF_C_WIRE_TYPE_64BIT || kind == PROTOBUF_C_WIRE_TYPE_32BIT)
-            len = kind == PROTOBUF_C_WIRE_TYPE_64BIT ? 8 : 4;
-        else if ((kind != PROTOBUF_C_WIRE_TYPE_VARINT && kind != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) ||
-                 !wire_varint(&w, &len))
-            return NULL; /* protobuf-c has not decoded this field either */
-        if (kind == PROTOBUF_C_WIRE_TYPE_VARINT)
-            continue;
-        if (len > (uint64_t)(w.end - w.at))
-            return NULL;
-        const struct wire inside = {w.at, w.at + len};
-        w.at = inside.end;
-        if (kind != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED)
-            continue;
-        const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, (unsigned)(tag >> 3));
+    struct rpc_wire inside;
+    for (uint32_t id; rpc_wire_take(&w, &id, &inside);) { /* at its end protobuf-c has not decoded more either */
+        const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, id);
+        const size_t len = (size_t)(inside.end - inside.at);
         if (field && field->type == PROTOBUF_C_TYPE_STRING &&
             (memchr(inside.at, 0, len) || utf8_check((const char *)inside.at, len) != len))
             return field;
@@ -367,7 +372,7 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
     struct budget left = {budget};
     ProtobufCAllocator allocator = {.alloc = budget_alloc, .free = budget_free, .allocator_data = &left};
     ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, size, bytes);
-    const ProtobufCFieldDescriptor *bad = message ? bad_string(type, (struct wire){bytes, bytes + size}) : NULL;
+    const ProtobufCFieldDescriptor *bad = message ? bad_string(type, (struct rpc_wire){bytes, bytes + size}) : NULL;
     grpc_slice_unref(all);
     grpc_byte_buffer_reader_destroy(&reader);
     if (!message)

@@ -74,6 +74,14 @@ grpc_byte_buffer *rpc_out_take(struct rpc_out *out); /* takes the first message;
 titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type, size_t budget,
                         ProtobufCMessage **ret, struct titan_error *err) TITAN_MUST_USE;
 
+/* Bytes of a message that are still to be read. */
+struct rpc_wire {
+    const uint8_t *at, *end;
+};
+/* Takes the next field: its number, and the bytes of a string or message; of other fields none. False: no whole field
+ * is left. */
+bool rpc_wire_take(struct rpc_wire *w, uint32_t *ret_field, struct rpc_wire *ret_inside);
+
 /* An outcome is sent as gRPC status. Several outcomes share one gRPC code, so this trailer has the name. */
 #define RPC_STATUS_TRAILER "titan-status"
 grpc_op rpc_op(grpc_op_type type);

@@ -31,11 +31,10 @@
 #include "base/log.h"
 #include "base/slowest.h"
 #include "proto/rpc/common.h"
-#include "proto/rpc/health.h"
 #include "proto/rpc/listener.h"
 #include "proto/rpc/pair.h"
 #include "proto/rpc/proxy.h"
-#include "proto/rpc/reflection.h"
+#include "proto/rpc/services.h"
 #include "proto/rpc/targets.h"
 #include "proto/rpc/tenant.h"
 
@@ -85,10 +84,7 @@ struct rpc_server {
     struct rpc_refusals refusals;
     int64_t refusal_reported_ms;
     struct endpoint *endpoints; /* the last endpoint stands for methods that are not served */
-    size_t n_endpoints;
-    void *methods_data; /* data of all endpoints except Titan's own */
-    struct rpc_health health;
-    struct rpc_reflection reflection;
+    struct rpc_services services;
 
     struct rpc_call *open;
     size_t n_calls; /* slots and calls alive */
@@ -873,14 +869,6 @@ static void connection_accepted(void *data, int fd, enum rpc_listener_kind kind)
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static void endpoints_add(struct rpc_server *server, const struct rpc_method *methods, size_t n, void *data, bool own)
-{
-    for (size_t i = 0; i < n; i++) {
-        titan_assert(!methods[i].on_request != !methods[i].on_message);
-        server->endpoints[server->n_endpoints++] = (struct endpoint){.method = methods[i], .data = data, .own = own};
-    }
-}
-
 static void handle_closed(void *data)
 {
     struct rpc_server *server = data;
@@ -889,21 +877,19 @@ static void handle_closed(void *data)
         server->done(server->data); /* may free the server */
 }
 
-titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, size_t n, void *data,
-                             const void *descriptors, size_t descriptors_bytes,
-                             const struct rpc_server_options *options, struct rpc_server **ret, struct titan_error *err)
+titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_server_options *options, struct rpc_server **ret,
+                             struct titan_error *err)
 {
+    const size_t n = options->n_methods;
     struct rpc_server *server = calloc(1, sizeof(*server));
-    if (server)
-        server->endpoints = calloc(n + RPC_HEALTH_METHODS + RPC_REFLECTION_METHODS + 1, sizeof(*server->endpoints));
+    if (server) /* the last endpoint stays empty */
+        server->endpoints = calloc(n + RPC_SERVICES_METHODS + 1, sizeof(*server->endpoints));
     if (!server || !server->endpoints) {
         free(server);
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
     }
     server->loop = loop;
-    server->methods_data = data;
-    if (options)
-        server->options = *options;
+    server->options = *options;
     struct rpc_server_options *o = &server->options;
 #define DEFAULT(name, value) o->name = o->name ? o->name : (value)
     DEFAULT(max_message_bytes, 4 << 20);
@@ -931,12 +917,16 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     server->tenants.options = o;
     server->listeners = (struct rpc_listeners){
         .spare_fd = -1, .accepted = connection_accepted, .closed = handle_closed, .data = server};
-    server->health = (struct rpc_health){.methods = methods, .n = n};
-    rpc_reflection_open(&server->reflection, descriptors, descriptors_bytes, methods, n);
-    endpoints_add(server, methods, n, data, false);
-    endpoints_add(server, rpc_health_methods, RPC_HEALTH_METHODS, &server->health, true);
-    endpoints_add(server, rpc_reflection_methods, RPC_REFLECTION_METHODS, &server->reflection, true);
-    server->endpoints[server->n_endpoints++] = (struct endpoint){.own = true};
+    server->services = (struct rpc_services){.methods = o->methods, .n = n};
+    for (size_t i = 0; i < n + RPC_SERVICES_METHODS; i++) {
+        const bool own = i >= n;
+        struct endpoint *endpoint = &server->endpoints[i];
+        *endpoint = (struct endpoint){.method = own ? rpc_services_methods[i - n] : o->methods[i],
+                                      .data = own ? &server->services : o->data,
+                                      .own = own};
+        titan_assert(!endpoint->method.on_request != !endpoint->method.on_message);
+    }
+    server->endpoints[n + RPC_SERVICES_METHODS].own = true;
 
     rpc_library_enter();
     *ret = server;
@@ -989,14 +979,19 @@ void rpc_server_review(struct rpc_server *server)
     for (struct connection *c = options->review_connection ? server->connections : NULL; c; c = c->next) {
         struct rpc_identity identity;
         identify(c, &identity);
-        if (!c->ended && identity.kind == RPC_ID_CERT && !options->review_connection(&identity, server->methods_data))
+        if (!c->ended && identity.kind == RPC_ID_CERT && !options->review_connection(&identity, options->data))
             rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
     }
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)
 {
-    rpc_health_set(&server->health, serving);
+    if (server->services.serving == serving)
+        return;
+    server->services.serving = serving;
+    for (struct rpc_call *call = server->open; call; call = call->next)
+        if (call->endpoint->own && call->endpoint->method.on_drain && call->opened && !call->over)
+            call->endpoint->method.on_drain(call, call->endpoint->data); /* a watcher of health */
 }
 
 static void timer_closed(uv_handle_t *handle)
@@ -1033,7 +1028,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
         done(data);
         return;
     }
-    rpc_health_set(&server->health, false);
+    rpc_server_set_serving(server, false);
     rpc_listeners_stop(&server->listeners);
     for (struct connection *c = server->connections; c; c = c->next)
         connection_shut(c, false);
@@ -1054,7 +1049,6 @@ void rpc_server_free(struct rpc_server *server)
     rpc_listeners_free(&server->listeners);
     rpc_tenants_free(&server->tenants);
     rpc_pair_free(server->pair);
-    rpc_reflection_close(&server->reflection);
     free(server->endpoints);
     free(server);
     rpc_library_leave();

@@ -60,6 +60,9 @@ struct rpc_method {
 };
 
 struct rpc_server_options {
+    const struct rpc_method *methods; /* n_methods; they outlive the server */
+    size_t n_methods;
+    void *data;                      /* for every callback */
     uint32_t max_message_bytes;      /* 0 = 4 MiB */
     uint32_t max_concurrent_streams; /* per connection; 0 = 1024 */
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
@@ -94,15 +97,12 @@ struct rpc_server_options {
                           void *data, struct titan_error *err);
     /* For rpc_server_review: may this authorized call continue? NULL: yes. */
     titan_status (*review)(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err);
-    /* review() for a connection that proved this certificate. data: the data of rpc_server_open. NULL: yes. */
+    /* review() for a connection that proved this certificate. NULL: yes. */
     bool (*review_connection)(const struct rpc_identity *identity, void *data);
 };
 
-/* Creates the server, without listener and thread. methods: array of n, must outlive the server; data is passed to
- * every callback. descriptors: a serialized FileDescriptorSet for reflection (embedded at build time), copied. */
-titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, size_t n, void *data,
-                             const void *descriptors, size_t descriptors_bytes,
-                             const struct rpc_server_options *options, struct rpc_server **ret,
+/* Creates the server, without listener and thread. options are copied. */
+titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_server_options *options, struct rpc_server **ret,
                              struct titan_error *err) TITAN_MUST_USE;
 /* Listens at "unix:/run/titan/titan.sock" or "127.0.0.1:7070" (port 0 = any; *ret_port gets the port, may be NULL).
  * Before start only. tls: for a TCP address, NULL = without. TITAN_EEXIST: the address is taken. A stale socket file

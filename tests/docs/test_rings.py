@@ -20,7 +20,7 @@ RING_MOST = 4
 RINGS = {
     "base/error base/utf8": "an assertion and the cut of a text at a character serve each other",
     "ctl/command ctl/completion ctl/ctl ctl/help": "help and completion print the table of commands that they stand in",
-    "proto/rpc/health proto/rpc/reflection proto/rpc/server": "a server offers two methods of its own",
+    "proto/rpc/server proto/rpc/services": "a server offers methods of its own",
     "worker/epoch/epoch worker/epoch/evaluation worker/epoch/recover worker/epoch/trainer": "an epoch and what it is opened with",
     "worker/exec/exec worker/exec/segments worker/exec/warmup": "segments and warm-up dispatch operations as the executor does",
     "worker/model/attention worker/model/block worker/model/experts worker/model/latent": "a block's parts write products by its helpers",

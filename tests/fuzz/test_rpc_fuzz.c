@@ -14,8 +14,7 @@
 #include "base/cleanup.h"
 #include "ctl/output.h"
 #include "proto/rpc/common.h"
-#include "proto/rpc/descriptors.h"
-#include "proto/rpc/reflection.h"
+#include "proto/rpc/services.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/enrol.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
@@ -191,22 +190,25 @@ static void write_symbol(char out[64])
         out[seeded_draw((uint32_t)strlen(out) + 1)] = (char)(seeded_draw(3) ? '.' : seeded_draw(128));
 }
 
+static bool lies_in(struct rpc_wire file, struct rpc_wire set)
+{
+    return !file.at || (file.at >= set.at && file.at <= file.end && file.end <= set.end);
+}
+
 /* What clients ask of descriptors that are whole. */
 static void test_symbols(void **state)
 {
     (void)state;
-    struct rpc_reflection r;
+    const struct rpc_wire set = {titan_descriptors, titan_descriptors + titan_descriptors_bytes};
     long found = 0;
-    rpc_reflection_open(&r, titan_descriptors, titan_descriptors_bytes, NULL, 0);
     for (long i = 0; i < rounds / 20; i++) {
         char symbol[64 + 1] = "";
         write_symbol(symbol);
-        const ProtobufCBinaryData *file = rpc_reflection_symbol(&r, symbol);
-        assert_true(!file || (file >= r.set->file && file < r.set->file + r.set->n_file));
-        found += file != NULL;
-        assert_null(rpc_reflection_file(&r, symbol));
+        const struct rpc_wire file = rpc_services_symbol(set, symbol);
+        assert_true(lies_in(file, set));
+        found += file.at != NULL;
+        assert_null(rpc_services_file(set, symbol).at);
     }
-    rpc_reflection_close(&r);
     printf("# %ld of %ld found\n", found, rounds / 20);
     assert_true(found > 0 && found < rounds / 20);
 }
@@ -221,13 +223,9 @@ static void test_descriptors(void **state)
         memcpy(copy, titan_descriptors, n);
         for (uint32_t k = seeded_draw(20); k > 0; k--)
             copy[seeded_draw((uint32_t)n)] = (uint8_t)seeded_draw(256);
-        struct rpc_reflection r;
-        rpc_reflection_open(&r, copy, seeded_draw(4) ? n : seeded_draw((uint32_t)n + 1), NULL, 0);
-        const ProtobufCBinaryData *file = rpc_reflection_symbol(&r, "titan.v1.Titan.Submit");
-        assert_true(!file || (file >= r.set->file && file < r.set->file + r.set->n_file));
-        file = rpc_reflection_file(&r, "titan/v1/titan.proto");
-        assert_true(!file || (file >= r.set->file && file < r.set->file + r.set->n_file));
-        rpc_reflection_close(&r);
+        const struct rpc_wire set = {copy, copy + (seeded_draw(4) ? n : seeded_draw((uint32_t)n + 1))};
+        assert_true(lies_in(rpc_services_symbol(set, "titan.v1.Titan.Submit"), set));
+        assert_true(lies_in(rpc_services_file(set, "titan/v1/titan.proto"), set));
     }
     free(copy);
 }

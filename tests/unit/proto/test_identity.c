@@ -104,8 +104,10 @@ static void start(const struct rpc_server_options *options)
     assert_int_equal(chmod(f.dir, 0755), 0);
     (void)snprintf(f.socket, sizeof(f.socket), "%s/s.sock", f.dir);
     (void)snprintf(f.target, sizeof(f.target), "unix:%s", f.socket);
-    assert_int_equal(rpc_server_open(&f.loop, methods, ARRAY_SIZE(methods), NULL, NULL, 0, options, &f.server, NULL),
-                     TITAN_OK);
+    struct rpc_server_options serves = *options;
+    serves.methods = methods;
+    serves.n_methods = ARRAY_SIZE(methods);
+    assert_int_equal(rpc_server_open(&f.loop, &serves, &f.server, NULL), TITAN_OK);
     assert_int_equal(rpc_server_listen(f.server, f.target, NULL, NULL, NULL), TITAN_OK);
 }
 

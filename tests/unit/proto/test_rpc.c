@@ -28,9 +28,8 @@
 #include "base/log.h"
 #include "proto/rpc/client.h"
 #include "proto/rpc/common.h"
-#include "proto/rpc/descriptors.h"
-#include "proto/rpc/reflection.h"
 #include "proto/rpc/server.h"
+#include "proto/rpc/services.h"
 #include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "tests/unit/proto/raw_http2.h"
@@ -259,15 +258,16 @@ static uint32_t request_ms; /* how long it waits for a whole request */
 
 static struct rpc_server *server_new(struct fixture *f)
 {
-    const struct rpc_server_options options = {.max_message_bytes = 64 * 1024,
+    const struct rpc_server_options options = {.methods = methods,
+                                               .n_methods = ARRAY_SIZE(methods),
+                                               .data = f,
+                                               .max_message_bytes = 64 * 1024,
                                                .max_queue = 16,
                                                .request_ms = request_ms,
                                                .authorize = on_authorize,
                                                .rests = rests};
     struct rpc_server *server = NULL;
-    assert_int_equal(rpc_server_open(&f->loop, methods, ARRAY_SIZE(methods), f, titan_descriptors,
-                                     titan_descriptors_bytes, &options, &server, NULL),
-                     TITAN_OK);
+    assert_int_equal(rpc_server_open(&f->loop, &options, &server, NULL), TITAN_OK);
     return server;
 }
 
@@ -1110,31 +1110,26 @@ static void test_reflection_v1(void **state)
 static void test_reflection_lookup(void **state)
 {
     (void)state;
-    struct rpc_reflection r;
-    rpc_reflection_open(&r, titan_descriptors, titan_descriptors_bytes, NULL, 0);
-    const ProtobufCBinaryData *titan = rpc_reflection_file(&r, "titan/v1/titan.proto");
-    assert_true(titan && titan->len > 1000);
+    const struct rpc_wire set = {titan_descriptors, titan_descriptors + titan_descriptors_bytes};
+    const struct rpc_wire titan = rpc_services_file(set, "titan/v1/titan.proto");
+    assert_true(titan.at && titan.end - titan.at > 1000);
     static const char *const inside[] = {"titan.v1.Titan",          "titan.v1.Titan.Submit", "titan.v1.Job",
                                          "titan.v1.Job.world_size", "titan.v1.JobState",     ".titan.v1.Event"};
     for (size_t i = 0; i < ARRAY_SIZE(inside); i++)
-        assert_ptr_equal(rpc_reflection_symbol(&r, inside[i]), titan);
+        assert_ptr_equal(rpc_services_symbol(set, inside[i]).at, titan.at);
     static const char *const outside[] = {"titan.v1", "titan.v1.Jo",  "titan.v1.Job.none", "titan.v1.Titan.Submit.x",
                                           "",         "Job",          "titan.v2.Job",      "titan.v1.",
                                           ".",        "titan.v1.Job."};
     for (size_t i = 0; i < ARRAY_SIZE(outside); i++)
-        assert_null(rpc_reflection_symbol(&r, outside[i]));
-    assert_null(rpc_reflection_file(&r, "titan/v1/titan"));
-    assert_ptr_equal(rpc_reflection_symbol(&r, "grpc.health.v1.HealthCheckResponse.ServingStatus"),
-                     rpc_reflection_file(&r, "titan/wire/health.proto"));
-    assert_ptr_equal(rpc_reflection_symbol(&r, "grpc.reflection.v1.ServerReflection.ServerReflectionInfo"),
-                     rpc_reflection_file(&r, "titan/wire/reflection_v1.proto"));
-    rpc_reflection_close(&r);
+        assert_null(rpc_services_symbol(set, outside[i]).at);
+    assert_null(rpc_services_file(set, "titan/v1/titan").at);
+    assert_ptr_equal(rpc_services_symbol(set, "grpc.health.v1.HealthCheckResponse.ServingStatus").at,
+                     rpc_services_file(set, "titan/wire/health.proto").at);
+    assert_ptr_equal(rpc_services_symbol(set, "grpc.reflection.v1.ServerReflection.ServerReflectionInfo").at,
+                     rpc_services_file(set, "titan/wire/reflection_v1.proto").at);
     /* In a damaged set there is nothing, or what is whole. */
-    for (size_t n = 0; n < 200; n++) {
-        rpc_reflection_open(&r, titan_descriptors, n, NULL, 0);
-        (void)rpc_reflection_symbol(&r, "titan.v1.Titan");
-        rpc_reflection_close(&r);
-    }
+    for (size_t n = 0; n < 200; n++)
+        (void)rpc_services_symbol((struct rpc_wire){set.at, set.at + n}, "titan.v1.Titan");
 }
 
 /* --- the blocking channel ----------------------------------------------------------------------------------------- */

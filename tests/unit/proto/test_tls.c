@@ -142,8 +142,8 @@ static int setup(void **state)
     ca_make(&f->ca, "ours");
     ca_make(&f->other, "theirs");
     issue(f, &f->ca, PKI_COORDINATOR, "c1", now_ms() + HOUR_MS, &f->serving);
-    assert_int_equal(rpc_server_open(&f->loop, methods, ARRAY_SIZE(methods), f, NULL, 0, NULL, &f->server, NULL),
-                     TITAN_OK);
+    const struct rpc_server_options options = {.methods = methods, .n_methods = ARRAY_SIZE(methods), .data = f};
+    assert_int_equal(rpc_server_open(&f->loop, &options, &f->server, NULL), TITAN_OK);
     struct titan_error err;
     assert_int_equal(rpc_server_listen(f->server, "127.0.0.1:0", &f->serving, &f->port, &err), TITAN_OK);
     assert_int_equal(rpc_server_listen(f->server, "127.0.0.1:0", &f->serving, &f->second_port, &err), TITAN_OK);

@@ -398,7 +398,8 @@ static void server_open(void)
 {
     struct titan_error err = {0};
     f.down = false;
-    if (rpc_server_open(&f.loop, methods, 1, NULL, NULL, 0, NULL, &f.server, &err) != TITAN_OK ||
+    const struct rpc_server_options options = {.methods = methods, .n_methods = 1};
+    if (rpc_server_open(&f.loop, &options, &f.server, &err) != TITAN_OK ||
         rpc_server_listen(f.server, f.address, NULL, NULL, &err) != TITAN_OK ||
         rpc_server_start(f.server, &err) != TITAN_OK)
         fail_msg("%s", err.msg);

@@ -115,7 +115,9 @@ static void open_all(struct fixture *f)
                                                 .check_ms = check_ms ? check_ms : (uint32_t)patience_ms(60),
                                                 .max_pending_jobs = PENDING_MAX};
     if (coordinator_open(&f->loop, &options, &f->coordinator, &err) ||
-        rpc_server_open(&f->loop, methods, n, f->coordinator, NULL, 0, NULL, &f->server, &err) ||
+        rpc_server_open(&f->loop,
+                        &(struct rpc_server_options){.methods = methods, .n_methods = n, .data = f->coordinator},
+                        &f->server, &err) ||
         rpc_server_listen(f->server, f->address, NULL, NULL, &err) || rpc_server_start(f->server, &err) ||
         rpc_client_open(&f->loop, f->address, NULL, &f->client, &err))
         fail_msg("%s", err.msg);
