@@ -11,40 +11,6 @@ static int64_t round_up(int64_t n)
     return (n + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
 }
 
-/* Finds the coded tensors of a unit, in order of offset. Returns their number. */
-static int by_place(const struct layout *l, const struct model_unit *u, uint64_t tensors, int ret[CODED_MAX])
-{
-    int n = 0;
-
-    for (int i = 0; i < u->n_tensors; i++) {
-        if (!(tensors >> i & 1))
-            continue;
-        titan_assert(n < CODED_MAX);
-        int at = n++;
-        for (; at > 0 && l->tensors[ret[at - 1]].offset > l->tensors[u->first_tensor + i].offset; at--)
-            ret[at] = ret[at - 1];
-        ret[at] = u->first_tensor + i;
-    }
-    return n;
-}
-
-/* Finds the runs of elements without codes between the coded tensors. */
-static void find_runs(const struct layout *l, int unit, struct coded *c)
-{
-    const struct model_unit *const u = &l->model->units[unit];
-    int order[CODED_MAX];
-    int64_t done = 0;
-
-    c->n = by_place(l, u, c->tensors, order);
-    for (int i = 0; i <= c->n; i++) {
-        const int64_t to = i < c->n ? l->tensors[order[i]].offset : round_up(l->units[unit].numel);
-        if (done < to)
-            c->runs[c->n_runs++] = (struct coded_run){.from = done, .to = to};
-        if (i < c->n)
-            done = to + l->tensors[order[i]].rows * l->tensors[order[i]].cols;
-    }
-}
-
 /* Places the runs. A run within one rank's range lies in that rank's part of `others`. A run over several ranks lies
  * behind all ranks' parts. */
 static void place_runs(struct coded *c)
@@ -74,7 +40,11 @@ static void place_runs(struct coded *c)
 
 void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t elem, struct coded *ret)
 {
+    const struct model_unit *const model = &layout->model->units[unit];
     const struct unit_layout *const u = &layout->units[unit];
+    const struct local_tensor *const local = layout->tensors;
+    int order[CODED_MAX], n = 0; /* the coded tensors in order of offset */
+    int64_t done = 0;
 
     *ret = (struct coded){.tensors = tensors,
                           .members = mesh_group_size(&layout->mesh, u->group),
@@ -85,8 +55,26 @@ void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t 
         *ret = (struct coded){0};
         return;
     }
-    titan_assert(u->shard > 0 && layout->model->units[unit].n_tensors <= 64);
-    find_runs(layout, unit, ret);
+    titan_assert(u->shard > 0 && model->n_tensors <= 64);
+    for (int i = 0; i < model->n_tensors; i++) {
+        if (!(tensors >> i & 1))
+            continue;
+        titan_assert(n < CODED_MAX);
+        int at = n++;
+        for (; at > 0 && local[order[at - 1]].offset > local[model->first_tensor + i].offset; at--)
+            order[at] = order[at - 1];
+        order[at] = model->first_tensor + i;
+    }
+
+    /* Between the coded tensors are the runs of elements without codes. */
+    ret->n = n;
+    for (int i = 0; i <= n; i++) {
+        const int64_t to = i < n ? local[order[i]].offset : round_up(u->numel);
+        if (done < to)
+            ret->runs[ret->n_runs++] = (struct coded_run){.from = done, .to = to};
+        if (i < n)
+            done = to + local[order[i]].rows * local[order[i]].cols;
+    }
     place_runs(ret);
     if ((size_t)ret->shard + (size_t)ret->others * ret->elem >= (size_t)ret->shard * ret->elem)
         *ret = (struct coded){0};

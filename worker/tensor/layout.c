@@ -12,17 +12,6 @@
 #define BLOCK_MIN 1024
 #define BLOCKS_MAX (INT64_C(1) << 22) /* most blocks of a model; a step sums them on the host for its gradient norm */
 
-static int64_t choose_block(const struct model *model)
-{
-    int64_t numel = 0, block = BLOCK_MIN;
-
-    for (int i = 0; i < model->n_tensors; i++)
-        numel += model->tensors[i].numel;
-    while (numel / block > BLOCKS_MAX)
-        block *= 2;
-    return block;
-}
-
 static bool divides_experts(const struct layout *l, const struct model_unit *u, int64_t block)
 {
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
@@ -76,34 +65,6 @@ bool layout_copies_table(const struct layout *layout, int pp_rank)
     return layout_tied_across_ranks(layout) && layout_stage_rank(layout, layout->stages - 1) == pp_rank;
 }
 
-static int unit_stage(const struct layout *l, const int *first_layer, const struct model_unit *u)
-{
-    int stage = 0;
-
-    if (u->kind == UNIT_EMBEDDING || l->stages == 1)
-        return 0;
-    if (u->kind == UNIT_HEAD || u->kind == UNIT_NORM)
-        return l->stages - 1;
-    while (stage + 1 < l->stages && u->layer >= first_layer[stage + 1])
-        stage++;
-    return stage;
-}
-
-static void place_stages(struct layout *l, const int *first_layer)
-{
-    int stage = -1;
-
-    for (int u = 0; u < l->model->n_units; u++) {
-        struct unit_layout *unit = &l->units[u];
-        unit->stage = unit_stage(l, first_layer, &l->model->units[u]);
-        unit->pp_rank = layout_stage_rank(l, unit->stage);
-        while (stage < unit->stage)
-            l->first_unit[++stage] = u;
-    }
-    while (stage < l->stages)
-        l->first_unit[++stage] = l->model->n_units;
-}
-
 /* --- tensors ------------------------------------------------------------------------------------------------------ */
 
 static enum group parts_group(const struct model_unit *u)
@@ -138,29 +99,13 @@ static bool cut_by_column(const struct model_tensor *t)
     return t->role == ROLE_W2 || model_is_expert_bias(t);
 }
 
-/* Cuts the width of each expert: rows of w1 and w3, columns of w2 and of biases. */
-static titan_status cut_expert(struct layout *l, int tensor, struct titan_error *err)
-{
-    const struct model_tensor *t = &l->model->tensors[tensor];
-    struct local_tensor *local = &l->tensors[tensor];
-    const int cut = expert_cut(l, &l->model->units[t->unit]);
-
-    if (cut == 1 || t->experts == 0)
-        return TITAN_OK;
-    const int64_t width = cut_by_column(t) ? t->shape[1] : t->shape[0] / t->experts;
-    if (width % cut != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "layout: the width %ld of '%s' is not a multiple of the tensor-parallel degree %d",
-                          (long)width, t->name, cut);
-    *(cut_by_column(t) ? &local->cols : &local->rows) /= cut;
-    return TITAN_OK;
-}
-
+/* Cuts a tensor in `parts`, and the width of each expert: rows of w1 and w3, columns of w2 and of biases. */
 static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct titan_error *err)
 {
     const struct model_tensor *t = &l->model->tensors[tensor];
     struct local_tensor *local = &l->tensors[tensor];
     int64_t *cut = t->split == SPLIT_COLS ? &local->cols : &local->rows;
+    const int width_cut = t->experts > 0 ? expert_cut(l, &l->model->units[t->unit]) : 1;
 
     titan_assert(t->ndim == 2 || t->split == SPLIT_NONE || t->split == SPLIT_COLS);
     if (t->experts % parts != 0)
@@ -170,13 +115,21 @@ static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct t
                           t->experts, t->name, parts);
     local->rows = t->ndim == 2 ? t->shape[0] : 1;
     local->cols = t->ndim == 2 ? t->shape[1] : t->shape[0];
-    if (t->split == SPLIT_NONE)
-        return TITAN_OK;
-    if (*cut % parts != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "layout: %s of '%s' are %ld, not a multiple of the tensor-parallel degree %d",
-                          cut == &local->cols ? "columns" : "rows", t->name, (long)*cut, parts);
-    *cut /= parts;
+    if (t->split != SPLIT_NONE) {
+        if (*cut % parts != 0)
+            return titan_fail(err, TITAN_EINVAL,
+                              "layout: %s of '%s' are %ld, not a multiple of the tensor-parallel degree %d",
+                              cut == &local->cols ? "columns" : "rows", t->name, (long)*cut, parts);
+        *cut /= parts;
+    }
+    if (width_cut > 1) {
+        const int64_t width = cut_by_column(t) ? t->shape[1] : t->shape[0] / t->experts;
+        if (width % width_cut != 0)
+            return titan_fail(err, TITAN_EINVAL,
+                              "layout: the width %ld of '%s' is not a multiple of the tensor-parallel degree %d",
+                              (long)width, t->name, width_cut);
+        *(cut_by_column(t) ? &local->cols : &local->rows) /= width_cut;
+    }
     return TITAN_OK;
 }
 
@@ -204,10 +157,8 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
 
     unit->block = unit_block(l, u);
     const int64_t grain = l->canonical ? common_multiple(unit->block) : MODEL_ALIGN;
-    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
         TRY(cut_tensor(l, i, mesh_group_size(&l->mesh, parts_group(u)), err));
-        TRY(cut_expert(l, i, err));
-    }
     const int64_t cut = place_tensors(l, u, true, 0);
     unit->whole = round_up(cut, common_multiple(unit->block));
     unit->numel = place_tensors(l, u, false, unit->whole);
@@ -227,9 +178,47 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static titan_status check_options(const struct layout_options *o, int stages, struct titan_error *err)
+static titan_status fill(struct layout *l, const struct layout_options *o, struct titan_error *err)
 {
     const struct model *m = o->model;
+    int64_t numel = 0;
+    int stage = -1;
+
+    l->units = calloc((size_t)m->n_units, sizeof *l->units);
+    l->tensors = calloc((size_t)m->n_tensors, sizeof *l->tensors);
+    l->first_unit = calloc((size_t)l->stages + 1, sizeof *l->first_unit);
+    l->total = calloc((size_t)l->mesh.size[AXIS_PP], sizeof *l->total);
+    if (!l->units || !l->tensors || !l->first_unit || !l->total)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    for (int i = 0; i < m->n_tensors; i++)
+        numel += m->tensors[i].numel;
+    l->block = BLOCK_MIN;
+    while (numel / l->block > BLOCKS_MAX)
+        l->block *= 2;
+
+    for (int u = 0; u < m->n_units; u++) {
+        const enum unit_kind kind = m->units[u].kind;
+        struct unit_layout *unit = &l->units[u];
+        unit->stage = kind == UNIT_HEAD || kind == UNIT_NORM ? l->stages - 1 : 0;
+        if (kind == UNIT_LAYER || kind == UNIT_EXPERTS)
+            while (unit->stage + 1 < l->stages && m->units[u].layer >= o->first_layer[unit->stage + 1])
+                unit->stage++;
+        unit->pp_rank = layout_stage_rank(l, unit->stage);
+        while (stage < unit->stage)
+            l->first_unit[++stage] = u;
+    }
+    while (stage < l->stages)
+        l->first_unit[++stage] = m->n_units;
+    for (int u = 0; u < m->n_units; u++)
+        TRY(place_unit(l, u, err));
+    return TITAN_OK;
+}
+
+titan_status layout_open(const struct layout_options *options, struct layout **ret, struct titan_error *err)
+{
+    const struct layout_options *o = options;
+    const int64_t layers = o->model->dims.n_layers;
+    const int stages = o->stages > 0 ? o->stages : o->mesh.size[AXIS_PP];
 
     if (stages > 1 && !o->first_layer)
         return titan_fail(err, TITAN_EINVAL, "layout: %d stages, but nothing says which layers they have", stages);
@@ -240,43 +229,19 @@ static titan_status check_options(const struct layout_options *o, int stages, st
         if (o->first_layer[s] > o->first_layer[s + 1])
             return titan_fail(err, TITAN_EINVAL, "layout: stage %d ends at layer %d, before its first, %d", s,
                               o->first_layer[s + 1], o->first_layer[s]);
-    if (stages > 1 && (o->first_layer[0] != 0 || o->first_layer[stages] != m->dims.n_layers))
+    if (stages > 1 && (o->first_layer[0] != 0 || o->first_layer[stages] != layers))
         return titan_fail(err, TITAN_EINVAL, "layout: stages have layers %d to %d of %ld", o->first_layer[0],
-                          o->first_layer[stages], (long)m->dims.n_layers);
-    return TITAN_OK;
-}
+                          o->first_layer[stages], (long)layers);
 
-static titan_status fill(struct layout *l, const struct layout_options *o, struct titan_error *err)
-{
-    const struct model *m = o->model;
-
-    l->units = calloc((size_t)m->n_units, sizeof *l->units);
-    l->tensors = calloc((size_t)m->n_tensors, sizeof *l->tensors);
-    l->first_unit = calloc((size_t)l->stages + 1, sizeof *l->first_unit);
-    l->total = calloc((size_t)l->mesh.size[AXIS_PP], sizeof *l->total);
-    if (!l->units || !l->tensors || !l->first_unit || !l->total)
-        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
-    place_stages(l, o->first_layer);
-    for (int u = 0; u < m->n_units; u++)
-        TRY(place_unit(l, u, err));
-    return TITAN_OK;
-}
-
-titan_status layout_open(const struct layout_options *options, struct layout **ret, struct titan_error *err)
-{
-    const int stages = options->stages > 0 ? options->stages : options->mesh.size[AXIS_PP];
-
-    TRY(check_options(options, stages, err));
     struct layout *l = calloc(1, sizeof *l);
     if (!l)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
-    l->model = options->model;
-    l->mesh = options->mesh;
+    l->model = o->model;
+    l->mesh = o->mesh;
     l->stages = stages;
-    l->v_order = options->v_order;
-    l->canonical = options->canonical;
-    l->block = choose_block(l->model);
-    const titan_status status = fill(l, options, err);
+    l->v_order = o->v_order;
+    l->canonical = o->canonical;
+    const titan_status status = fill(l, o, err);
     if (status != TITAN_OK) {
         layout_close(l);
         return status;
@@ -285,40 +250,31 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
     return TITAN_OK;
 }
 
-/* The schedule decides where stages lie. Sets *ret if they lie in a V. */
-static titan_status find_order(const struct recipe *r, const struct mesh *mesh, int stages, bool *ret,
-                               struct titan_error *err)
-{
-    const int64_t total = r->training.global_batch_size / recipe_microbatch_rows(r);
-    const int64_t ranks = mesh_batch_size(mesh);
-    const int microbatches = (int)MAX((total + ranks - 1) / ranks, 1), pp = mesh->size[AXIS_PP];
-    const char *csv = r->parallelism.pipeline_parallel_schedule_csv;
-    struct schedule *s = NULL;
-
-    *ret = false;
-    if (stages == pp) /* one stage per rank: both orders are the same */
-        return TITAN_OK;
-    if (csv[0])
-        TRY(schedule_load(csv, pp, stages, microbatches, &s, err));
-    else
-        TRY(schedule_generate(r->parallelism.pipeline_parallel_schedule, pp, stages, microbatches, &s, err));
-    *ret = s->v_order;
-    schedule_close(s);
-    return TITAN_OK;
-}
-
 titan_status layout_of_recipe(const struct recipe *recipe, const struct model *model, const struct mesh *mesh,
                               struct layout **ret, struct titan_error *err)
 {
     struct layout_options o = {.model = model, .mesh = *mesh, .canonical = recipe->numerics.canonical};
+    const int pp = mesh->size[AXIS_PP];
 
     TRY(recipe_stages(recipe, &o.stages, err));
     _cleanup_free_ int *first_layer = calloc((size_t)o.stages + 1, sizeof *first_layer);
     if (!first_layer)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
     TRY(recipe_split_layers(recipe, o.stages, first_layer, err));
-    TRY(find_order(recipe, mesh, o.stages, &o.v_order, err));
     o.first_layer = first_layer;
+    if (o.stages != pp) { /* the schedule decides if stages lie in a V; one stage per rank: both orders are the same */
+        const int64_t total = recipe->training.global_batch_size / recipe_microbatch_rows(recipe);
+        const int64_t ranks = mesh_batch_size(mesh);
+        const int microbatches = (int)MAX((total + ranks - 1) / ranks, 1);
+        const char *csv = recipe->parallelism.pipeline_parallel_schedule_csv;
+        struct schedule *s = NULL;
+        if (csv[0])
+            TRY(schedule_load(csv, pp, o.stages, microbatches, &s, err));
+        else
+            TRY(schedule_generate(recipe->parallelism.pipeline_parallel_schedule, pp, o.stages, microbatches, &s, err));
+        o.v_order = s->v_order;
+        schedule_close(s);
+    }
     return layout_open(&o, ret, err);
 }
 
@@ -390,39 +346,33 @@ int64_t layout_stretch(const struct layout *layout, int tensor)
     return cut == 1 || t->experts == 0 || cut_by_column(t) ? local->rows : t->shape[0] / t->experts / cut;
 }
 
-/* layout_origin() for experts that are cut; `from` is the first row of a stretch. */
-static void cut_origin(const struct layout *l, int tensor, int rank, int64_t from, int64_t *ret_row, int64_t *ret_col)
-{
-    const struct model_tensor *t = &l->model->tensors[tensor];
-    const struct local_tensor *local = &l->tensors[tensor];
-    const int64_t expert = t->experts / mesh_group_size(&l->mesh, GROUP_EP) * mesh_group_rank(&l->mesh, GROUP_EP, rank);
-    const int64_t rows = t->shape[0] / t->experts; /* rows of one expert */
-    const int part = mesh_group_rank(&l->mesh, GROUP_TP, rank);
-
-    *ret_col = cut_by_column(t) ? part * local->cols : 0;
-    if (cut_by_column(t)) {
-        *ret_row = expert * rows + from;
-        return;
-    }
-    const int64_t stretch = layout_stretch(l, tensor);
-    titan_assert(from % stretch == 0);
-    *ret_row = (expert + from / stretch) * rows + part * stretch;
-}
-
 void layout_origin(const struct layout *layout, int tensor, int rank, int64_t from, int64_t *ret_row, int64_t *ret_col)
 {
     const struct model_tensor *t = &layout->model->tensors[tensor];
     const struct local_tensor *local = &layout->tensors[tensor];
 
     titan_assert(tensor >= 0 && tensor < layout->model->n_tensors && from >= 0);
-    if (t->experts > 0 && expert_cut(layout, &layout->model->units[t->unit]) > 1) {
-        cut_origin(layout, tensor, rank, from, ret_row, ret_col);
+    if (t->experts == 0 || expert_cut(layout, &layout->model->units[t->unit]) == 1) {
+        const int part = t->split == SPLIT_NONE ? 0 : layout_unit_part(layout, t->unit, rank);
+        titan_assert(from == 0);
+        *ret_row = t->split == SPLIT_COLS ? 0 : part * local->rows;
+        *ret_col = t->split == SPLIT_COLS ? part * local->cols : 0;
         return;
     }
-    const int part = t->split == SPLIT_NONE ? 0 : layout_unit_part(layout, t->unit, rank);
-    titan_assert(from == 0);
-    *ret_row = t->split == SPLIT_COLS ? 0 : part * local->rows;
-    *ret_col = t->split == SPLIT_COLS ? part * local->cols : 0;
+
+    /* Experts are cut; `from` is the first row of a stretch. */
+    const struct mesh *m = &layout->mesh;
+    const int64_t expert = t->experts / mesh_group_size(m, GROUP_EP) * mesh_group_rank(m, GROUP_EP, rank);
+    const int64_t rows = t->shape[0] / t->experts; /* rows of one expert */
+    const int part = mesh_group_rank(m, GROUP_TP, rank);
+    *ret_col = cut_by_column(t) ? part * local->cols : 0;
+    if (cut_by_column(t)) {
+        *ret_row = expert * rows + from;
+        return;
+    }
+    const int64_t stretch = layout_stretch(layout, tensor);
+    titan_assert(from % stretch == 0);
+    *ret_row = (expert + from / stretch) * rows + part * stretch;
 }
 
 /* --- expert biases ------------------------------------------------------------------------------------------------ */
@@ -487,7 +437,7 @@ titan_status layout_specs(const struct model *model, struct tensor_spec **ret, i
 struct collector {
     const struct layout *layout;
     int rank;
-    float *state, *biases;
+    float *state;
     bool (*takes)(void *arg, int unit, enum share share);
     void *arg;
     struct shard_slice *slices;
@@ -500,32 +450,7 @@ static bool wanted(const struct collector *c, int unit, enum share share)
            (!c->takes || c->takes(c->arg, unit, share));
 }
 
-/* Adds boxes for elements [from, to) of a tensor's local part, which are in the state from `at` on. Stops at the end of
- * a stretch and returns that end. */
-static int64_t add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, int64_t at)
-{
-    struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
-    int64_t row, col;
-
-    titan_assert(from < to);
-    const int64_t cols = c->layout->tensors[tensor].cols, stretch = layout_stretch(c->layout, tensor) * cols;
-    const int64_t first = from / stretch * stretch, end = MIN(to, first + stretch);
-    layout_origin(c->layout, tensor, c->rank, first / cols, &row, &col);
-    const int n = shard_slices_between(cols, from - first, end - first, slices);
-    for (int i = 0; i < n; i++) {
-        struct shard_slice *p = &c->slices[c->n++];
-        *p = slices[i];
-        p->tensor = spec;
-        p->row += row;
-        p->col += col;
-        p->at = at;
-        p->data = c->state ? c->state + at : NULL;
-        at += p->rows * p->cols;
-    }
-    return end;
-}
-
-/* kind: 0 masters, 1 m, 2 v */
+/* Adds boxes for the rank's part of a tensor. kind: 0 masters, 1 m, 2 v */
 static void add_tensor(struct collector *c, int kind, int tensor)
 {
     const struct layout *l = c->layout;
@@ -535,39 +460,27 @@ static void add_tensor(struct collector *c, int kind, int tensor)
 
     if (!wanted(c, of->unit, of->split == SPLIT_NONE ? SHARE_WHOLE : SHARE_CUT))
         return;
-    const int64_t begin = layout_begin(l, of->unit, c->rank);
-    const int64_t from = MAX(begin, t->offset), to = MIN(begin + u->shard, t->offset + t->rows * t->cols);
-    for (int64_t at = from; at < to;)
-        at = t->offset + add_range(c, tensor, kind * l->model->n_tensors + tensor, at - t->offset, to - t->offset,
-                                   3 * u->offset + kind * u->shard + (at - begin));
-}
-
-static void add_biases(struct collector *c)
-{
-    const struct model *m = c->layout->model;
-    const int64_t behind = 3 * layout_total(c->layout, c->rank);
-
-    for (int i = 0; i < balanced_layers(m); i++) {
-        const int layer = (int)m->dims.n_dense_layers + i;
-        if (wanted(c, model_layer_unit(m, layer), SHARE_BIAS))
-            c->slices[c->n++] =
-                (struct shard_slice){.tensor = 3 * m->n_tensors + i,
-                                     .rows = 1,
-                                     .cols = m->dims.n_experts,
-                                     .at = behind + layout_bias_offset(m, layer),
-                                     .data = c->biases ? c->biases + layout_bias_offset(m, layer) : NULL};
+    const int64_t begin = layout_begin(l, of->unit, c->rank), stretch = layout_stretch(l, tensor) * t->cols;
+    const int64_t to = MIN(begin + u->shard - t->offset, t->rows * t->cols); /* elements of the local part */
+    for (int64_t from = MAX(begin - t->offset, 0), end; from < to; from = end) {
+        const int64_t first = from / stretch * stretch;
+        int64_t at = 3 * u->offset + kind * u->shard + (from + t->offset - begin); /* in the state */
+        struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
+        int64_t row, col;
+        end = MIN(to, first + stretch);
+        layout_origin(l, tensor, c->rank, first / t->cols, &row, &col);
+        const int n = shard_slices_between(t->cols, from - first, end - first, slices);
+        for (int i = 0; i < n; i++) {
+            struct shard_slice *p = &c->slices[c->n++];
+            *p = slices[i];
+            p->tensor = kind * l->model->n_tensors + tensor;
+            p->row += row;
+            p->col += col;
+            p->at = at;
+            p->data = c->state ? c->state + at : NULL;
+            at += p->rows * p->cols;
+        }
     }
-}
-
-static size_t most_slices(const struct layout *l)
-{
-    size_t stretches = (size_t)balanced_layers(l->model);
-
-    for (int i = 0; i < l->model->n_tensors; i++) {
-        const int64_t stretch = MAX(layout_stretch(l, i), 1);
-        stretches += 3 * (size_t)((l->tensors[i].rows + stretch - 1) / stretch);
-    }
-    return stretches * SHARD_SLICES_BETWEEN_MAX + 1;
 }
 
 titan_status layout_slices(const struct layout *layout, int rank, float *state, float *biases,
@@ -575,16 +488,31 @@ titan_status layout_slices(const struct layout *layout, int rank, float *state, 
                            int *ret_n, struct titan_error *err)
 {
     const struct model *model = layout->model;
-    struct collector c = {.layout = layout, .rank = rank, .state = state, .biases = biases, .takes = takes, .arg = arg};
+    struct collector c = {.layout = layout, .rank = rank, .state = state, .takes = takes, .arg = arg};
+
+    size_t stretches = (size_t)balanced_layers(model);
 
     titan_assert(rank >= 0 && rank < layout->mesh.world);
-    c.slices = calloc(most_slices(layout), sizeof *c.slices);
+    for (int i = 0; i < model->n_tensors; i++) {
+        const int64_t stretch = MAX(layout_stretch(layout, i), 1);
+        stretches += 3 * (size_t)((layout->tensors[i].rows + stretch - 1) / stretch);
+    }
+    c.slices = calloc(stretches * SHARD_SLICES_BETWEEN_MAX + 1, sizeof *c.slices);
     if (!c.slices)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
     for (int kind = 0; kind < 3; kind++)
         for (int i = 0; i < model->n_tensors; i++)
             add_tensor(&c, kind, i);
-    add_biases(&c);
+    for (int i = 0; i < balanced_layers(model); i++) {
+        const int layer = (int)model->dims.n_dense_layers + i;
+        const int64_t offset = layout_bias_offset(model, layer);
+        if (wanted(&c, model_layer_unit(model, layer), SHARE_BIAS))
+            c.slices[c.n++] = (struct shard_slice){.tensor = 3 * model->n_tensors + i,
+                                                   .rows = 1,
+                                                   .cols = model->dims.n_experts,
+                                                   .at = 3 * layout_total(layout, rank) + offset,
+                                                   .data = biases ? biases + offset : NULL};
+    }
     *ret = c.slices;
     *ret_n = c.n;
     return TITAN_OK;

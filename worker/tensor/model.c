@@ -58,22 +58,9 @@ static bool has_factors(const struct recipe_reals *factors, int64_t pairs)
     return all;
 }
 
-static titan_status check_longrope(const struct model_dims *d, int64_t width, struct titan_error *err)
-{
-    const int64_t rotated = d->kv_lora_rank > 0 ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : width;
-
-    if (is_longrope(d) &&
-        (d->rope_factor < 1 || d->rope_original_length < 2 || !has_factors(&d->rope_short_factor, rotated / 2) ||
-         !has_factors(&d->rope_long_factor, rotated / 2)))
-        return titan_fail(err, TITAN_EINVAL,
-                          "model: rope_scaling \"longrope\" needs rope_factor, rope_original_length, and a "
-                          "rope_short_factor and a rope_long_factor for each of %ld pairs",
-                          (long)(rotated / 2));
-    return TITAN_OK;
-}
-
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
 {
+    const int64_t rotated = d->kv_lora_rank > 0 ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : head_width(d);
     const bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
     const bool linear = strcmp(d->rope_scaling, "linear") == 0, dynamic = is_dynamic(d);
 
@@ -88,6 +75,13 @@ static titan_status check_rope(const struct model_dims *d, struct titan_error *e
     if ((llama && d->rope_high_freq_factor <= d->rope_low_freq_factor) ||
         (yarn && (d->rope_beta_fast <= d->rope_beta_slow || d->rope_beta_slow <= 0 || d->rope_theta <= 1)))
         return titan_fail(err, TITAN_EINVAL, "model: the bounds of rope_scaling \"%s\" are none", d->rope_scaling);
+    if (is_longrope(d) &&
+        (d->rope_factor < 1 || d->rope_original_length < 2 || !has_factors(&d->rope_short_factor, rotated / 2) ||
+         !has_factors(&d->rope_long_factor, rotated / 2)))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model: rope_scaling \"longrope\" needs rope_factor, rope_original_length, and a "
+                          "rope_short_factor and a rope_long_factor for each of %ld pairs",
+                          (long)(rotated / 2));
     return TITAN_OK;
 }
 
@@ -151,7 +145,6 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
         return titan_fail(err, TITAN_EINVAL,
                           "model: multi-token prediction needs layers that are all alike, and a head of its own");
     TRY(check_rope(d, err));
-    TRY(check_longrope(d, head_width(d), err));
     TRY(check_latent(d, err));
     return check_experts(d, err);
 }
@@ -173,64 +166,73 @@ static void begin_unit(struct model *m, enum unit_kind kind, int layer)
                                               : "head");
 }
 
-/* Name, role, cut and glue of a tensor. Its size and initial values come from the dimensions. */
-struct tensor_kind {
-    const char *name;
-    enum tensor_role role;
+/* How a tensor of each role is cut, and if it continues the matrix of the tensor before it. Roles that are not here are
+ * whole. Experts' tensors are cut over ep instead, and none is glued. */
+static const struct {
     enum split split;
     bool glued;
+} role_cuts[ROLE_COUNT] = {
+    [ROLE_EMBEDDING] = {SPLIT_ROWS, false}, [ROLE_OUTPUT] = {SPLIT_ROWS, false}, [ROLE_WQ] = {SPLIT_ROWS, false},
+    [ROLE_WK] = {SPLIT_ROWS, true},         [ROLE_WV] = {SPLIT_ROWS, true},      [ROLE_WO] = {SPLIT_COLS, false},
+    [ROLE_WQ_B] = {SPLIT_ROWS, false},      [ROLE_WKV_B] = {SPLIT_ROWS, false},  [ROLE_W1] = {SPLIT_ROWS, false},
+    [ROLE_W3] = {SPLIT_ROWS, true},         [ROLE_W2] = {SPLIT_COLS, false},     [ROLE_WQ_BIAS] = {SPLIT_COLS, false},
+    [ROLE_WK_BIAS] = {SPLIT_COLS, true},    [ROLE_WV_BIAS] = {SPLIT_COLS, true}, [ROLE_W1_BIAS] = {SPLIT_COLS, false},
+    [ROLE_W3_BIAS] = {SPLIT_COLS, true},    [ROLE_SINKS] = {SPLIT_COLS, false}, /* cut with the heads */
+};
+
+/* Initial values of a tensor. */
+struct init {
+    enum init_rule rule;
+    double std;
 };
 
 /* cols 0: the tensor is a vector. */
-static void add_tensor(struct model *m, const struct tensor_kind *kind, int64_t rows, int64_t cols, enum init_rule init,
-                       double std)
+static void add_tensor(struct model *m, const char *name, enum tensor_role role, int64_t rows, int64_t cols,
+                       struct init init)
 {
     struct model_unit *u = &m->units[m->n_units - 1];
     struct model_tensor *t = &m->tensors[m->n_tensors++];
+    const bool experts = u->kind == UNIT_EXPERTS;
 
     if (u->layer >= 0)
-        (void)snprintf(t->name, sizeof t->name, "layers.%d.%s", u->layer, kind->name);
+        (void)snprintf(t->name, sizeof t->name, "layers.%d.%s", u->layer, name);
     else
-        (void)snprintf(t->name, sizeof t->name, "%s", kind->name);
+        (void)snprintf(t->name, sizeof t->name, "%s", name);
     t->shape[0] = rows;
     t->shape[1] = cols;
     t->ndim = cols > 0 ? 2 : 1;
     t->numel = rows * (cols > 0 ? cols : 1);
     t->unit = m->n_units - 1;
-    t->role = kind->role;
-    t->split = kind->split;
-    t->experts = kind->split == SPLIT_EXPERTS ? (int)m->dims.n_experts : 0;
-    t->glued = kind->glued;
-    t->init = init;
-    t->std = (float)std;
+    t->role = role;
+    t->split = experts ? SPLIT_EXPERTS : role_cuts[role].split;
+    t->experts = experts ? (int)m->dims.n_experts : 0;
+    t->glued = !experts && role_cuts[role].glued;
+    t->init = init.rule;
+    t->std = (float)init.std;
     u->n_tensors++;
 }
 
 /* Adds a norm's gain. The initial factor is 1: with norm_offset the stored gain is 0. */
 static void add_gain(struct model *m, const char *name, enum tensor_role role, int64_t n)
 {
-    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_NONE, false}, n, 0,
-               m->dims.norm_offset ? INIT_ZEROS : INIT_ONES, 0);
+    add_tensor(m, name, role, n, 0, (struct init){m->dims.norm_offset ? INIT_ZEROS : INIT_ONES, 0});
 }
 
-/* Adds a bias; `cut`: the layer's outputs are cut, and the bias with them. */
-static void add_bias(struct model *m, const char *name, enum tensor_role role, bool cut, bool glued, int64_t n)
+static void add_bias(struct model *m, const char *name, enum tensor_role role, int64_t n)
 {
-    add_tensor(m, &(struct tensor_kind){name, role, cut ? SPLIT_COLS : SPLIT_NONE, glued}, n, 0, INIT_ZEROS, 0);
+    add_tensor(m, name, role, n, 0, (struct init){INIT_ZEROS, 0});
 }
 
-static void add_normal(struct model *m, const char *name, enum tensor_role role, enum split split, bool glued,
-                       int64_t rows, int64_t cols, double std)
+static void add_normal(struct model *m, const char *name, enum tensor_role role, int64_t rows, int64_t cols, double std)
 {
-    add_tensor(m, &(struct tensor_kind){name, role, split, glued}, rows, cols, INIT_NORMAL, std);
+    add_tensor(m, name, role, rows, cols, (struct init){INIT_NORMAL, std});
 }
 
 /* Adds the head's matrix, which is also the embedding's if the two are tied. */
 static void add_output(struct model *m, const char *name, enum tensor_role role)
 {
     const struct model_dims *d = &m->dims;
-    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_ROWS, false}, d->vocab_size, d->dim, INIT_TRUNCATED,
-               1.0 / sqrt((double)d->dim));
+    add_tensor(m, name, role, d->vocab_size, d->dim, (struct init){INIT_TRUNCATED, 1.0 / sqrt((double)d->dim)});
 }
 
 static void add_attention(struct model *m, double out_std)
@@ -239,10 +241,10 @@ static void add_attention(struct model *m, double out_std)
 
     if (!m->dims.no_input_norms)
         add_gain(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
-    add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
-    add_normal(m, "attention.wk.weight", ROLE_WK, SPLIT_ROWS, true, kd, c, 0.02);
-    add_normal(m, "attention.wv.weight", ROLE_WV, SPLIT_ROWS, true, kd, c, 0.02);
-    add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, hd, out_std);
+    add_normal(m, "attention.wq.weight", ROLE_WQ, hd, c, 0.02);
+    add_normal(m, "attention.wk.weight", ROLE_WK, kd, c, 0.02);
+    add_normal(m, "attention.wv.weight", ROLE_WV, kd, c, 0.02);
+    add_normal(m, "attention.wo.weight", ROLE_WO, c, hd, out_std);
     if (m->dims.qk_norm) {
         add_gain(m, "attention.q_norm.weight", ROLE_Q_NORM, m->dims.qk_norm_whole ? hd : m->head_dim);
         add_gain(m, "attention.k_norm.weight", ROLE_K_NORM, m->dims.qk_norm_whole ? kd : m->head_dim);
@@ -250,15 +252,14 @@ static void add_attention(struct model *m, double out_std)
     if (m->dims.output_norms)
         add_gain(m, "attention_out_norm.weight", ROLE_ATTENTION_OUT_NORM, c);
     if (m->dims.qkv_bias) {
-        add_bias(m, "attention.wq.bias", ROLE_WQ_BIAS, true, false, hd);
-        add_bias(m, "attention.wk.bias", ROLE_WK_BIAS, true, true, kd);
-        add_bias(m, "attention.wv.bias", ROLE_WV_BIAS, true, true, kd);
+        add_bias(m, "attention.wq.bias", ROLE_WQ_BIAS, hd);
+        add_bias(m, "attention.wk.bias", ROLE_WK_BIAS, kd);
+        add_bias(m, "attention.wv.bias", ROLE_WV_BIAS, kd);
     }
     if (m->dims.output_bias)
-        add_bias(m, "attention.wo.bias", ROLE_WO_BIAS, false, false, c);
-    if (m->dims.attention_sinks) /* cut with the heads */
-        add_tensor(m, &(struct tensor_kind){"attention.sinks", ROLE_SINKS, SPLIT_COLS, false}, m->dims.n_heads, 0,
-                   INIT_NORMAL, 0.02);
+        add_bias(m, "attention.wo.bias", ROLE_WO_BIAS, c);
+    if (m->dims.attention_sinks)
+        add_normal(m, "attention.sinks", ROLE_SINKS, m->dims.n_heads, 0, 0.02);
 }
 
 /* Queries and keys have heads of nope + rope, values their own width; one rotated key is shared by all heads. */
@@ -269,116 +270,74 @@ static void add_latent_attention(struct model *m, double out_std)
 
     add_gain(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
     if (q > 0) {
-        add_normal(m, "attention.wq_a.weight", ROLE_WQ_A, SPLIT_NONE, false, q, c, 0.02);
+        add_normal(m, "attention.wq_a.weight", ROLE_WQ_A, q, c, 0.02);
         add_gain(m, "attention.q_norm.weight", ROLE_Q_NORM, q);
-        add_normal(m, "attention.wq_b.weight", ROLE_WQ_B, SPLIT_ROWS, false, hd, q, 0.02);
+        add_normal(m, "attention.wq_b.weight", ROLE_WQ_B, hd, q, 0.02);
     } else {
-        add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
+        add_normal(m, "attention.wq.weight", ROLE_WQ, hd, c, 0.02);
     }
-    add_normal(m, "attention.wkv_a.weight", ROLE_WKV_A, SPLIT_NONE, false, r + d->qk_rope_head_dim, c, 0.02);
+    add_normal(m, "attention.wkv_a.weight", ROLE_WKV_A, r + d->qk_rope_head_dim, c, 0.02);
     add_gain(m, "attention.kv_norm.weight", ROLE_KV_NORM, r);
-    add_normal(m, "attention.wkv_b.weight", ROLE_WKV_B, SPLIT_ROWS, false, h * (d->qk_nope_head_dim + d->v_head_dim), r,
-               0.02);
-    add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, h * d->v_head_dim, out_std);
-}
-
-static void add_feed_forward(struct model *m, double out_std)
-{
-    const int64_t c = m->dims.dim, f = m->dims.ffn_hidden;
-
-    if (!m->dims.no_input_norms)
-        add_gain(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
-    add_normal(m, "feed_forward.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
-    add_normal(m, "feed_forward.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
-    add_normal(m, "feed_forward.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
-    if (m->dims.output_norms)
-        add_gain(m, "ffn_out_norm.weight", ROLE_FFN_OUT_NORM, c);
-    if (!m->dims.mlp_bias)
-        return;
-    add_bias(m, "feed_forward.w1.bias", ROLE_W1_BIAS, true, false, f);
-    add_bias(m, "feed_forward.w3.bias", ROLE_W3_BIAS, true, true, f);
-    add_bias(m, "feed_forward.w2.bias", ROLE_W2_BIAS, false, false, c);
-}
-
-/* Adds the router and shared experts, which are in the unit of their layer. */
-static void add_mixture(struct model *m, double out_std)
-{
-    const int64_t c = m->dims.dim, f = m->dims.n_shared_experts * m->dims.moe_hidden;
-
-    add_gain(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
-    add_normal(m, "moe.router.gate.weight", ROLE_GATE, SPLIT_NONE, false, m->dims.n_experts, c, out_std);
-    if (m->dims.router_bias)
-        add_bias(m, "moe.router.gate.bias", ROLE_GATE_BIAS, false, false, m->dims.n_experts);
-    if (f == 0)
-        return;
-    add_normal(m, "moe.shared_experts.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
-    add_normal(m, "moe.shared_experts.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
-    add_normal(m, "moe.shared_experts.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
-}
-
-static void add_expert_bias(struct model *m, const char *name, enum tensor_role role, int64_t width)
-{
-    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_EXPERTS, false}, m->dims.n_experts, width, INIT_ZEROS, 0);
-}
-
-static void add_experts(struct model *m, double out_std)
-{
-    const int64_t c = m->dims.dim, e = m->dims.n_experts, f = m->dims.moe_hidden;
-
-    add_normal(m, "moe.experts.w1", ROLE_W1, SPLIT_EXPERTS, false, e * f, c, 0.02);
-    add_normal(m, "moe.experts.w3", ROLE_W3, SPLIT_EXPERTS, false, e * f, c, out_std);
-    add_normal(m, "moe.experts.w2", ROLE_W2, SPLIT_EXPERTS, false, e * c, f, out_std);
-    if (!m->dims.mlp_bias)
-        return;
-    add_expert_bias(m, "moe.experts.w1.bias", ROLE_W1_BIAS, f);
-    add_expert_bias(m, "moe.experts.w3.bias", ROLE_W3_BIAS, f);
-    add_expert_bias(m, "moe.experts.w2.bias", ROLE_W2_BIAS, c);
+    add_normal(m, "attention.wkv_b.weight", ROLE_WKV_B, h * (d->qk_nope_head_dim + d->v_head_dim), r, 0.02);
+    add_normal(m, "attention.wo.weight", ROLE_WO, c, h * d->v_head_dim, out_std);
 }
 
 static void add_layer(struct model *m, int layer)
 {
+    const struct model_dims *d = &m->dims;
     const double out_std = 0.02 / sqrt(2.0 * (layer + 1));
-    const bool mixed = m->dims.n_experts > 0 && layer >= m->dims.n_dense_layers;
+    const int64_t c = d->dim;
 
     begin_unit(m, UNIT_LAYER, layer);
     if (model_module(m, layer) > 0) {
-        add_gain(m, "enorm.weight", ROLE_EMBEDDING_NORM, m->dims.dim);
-        add_gain(m, "hnorm.weight", ROLE_HIDDEN_NORM, m->dims.dim);
-        add_normal(m, "eh_proj.weight", ROLE_JOIN, SPLIT_NONE, false, m->dims.dim, 2 * m->dims.dim, 0.02);
-        add_gain(m, "shared_head.norm.weight", ROLE_NORM, m->dims.dim);
+        add_gain(m, "enorm.weight", ROLE_EMBEDDING_NORM, c);
+        add_gain(m, "hnorm.weight", ROLE_HIDDEN_NORM, c);
+        add_normal(m, "eh_proj.weight", ROLE_JOIN, c, 2 * c, 0.02);
+        add_gain(m, "shared_head.norm.weight", ROLE_NORM, c);
     }
-    if (m->dims.kv_lora_rank > 0)
+    if (d->kv_lora_rank > 0)
         add_latent_attention(m, out_std);
     else
         add_attention(m, out_std);
-    if (!mixed) {
-        add_feed_forward(m, out_std);
+
+    if (d->n_experts == 0 || layer < d->n_dense_layers) {
+        const int64_t f = d->ffn_hidden;
+        if (!d->no_input_norms)
+            add_gain(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+        add_normal(m, "feed_forward.w1.weight", ROLE_W1, f, c, 0.02);
+        add_normal(m, "feed_forward.w3.weight", ROLE_W3, f, c, out_std);
+        add_normal(m, "feed_forward.w2.weight", ROLE_W2, c, f, out_std);
+        if (d->output_norms)
+            add_gain(m, "ffn_out_norm.weight", ROLE_FFN_OUT_NORM, c);
+        if (d->mlp_bias) {
+            add_bias(m, "feed_forward.w1.bias", ROLE_W1_BIAS, f);
+            add_bias(m, "feed_forward.w3.bias", ROLE_W3_BIAS, f);
+            add_bias(m, "feed_forward.w2.bias", ROLE_W2_BIAS, c);
+        }
         return;
     }
-    add_mixture(m, out_std);
+
+    /* The router and shared experts are in the unit of their layer. */
+    const int64_t e = d->n_experts, f = d->moe_hidden, shared = d->n_shared_experts * f;
+    add_gain(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+    add_normal(m, "moe.router.gate.weight", ROLE_GATE, e, c, out_std);
+    if (d->router_bias)
+        add_bias(m, "moe.router.gate.bias", ROLE_GATE_BIAS, e);
+    if (shared > 0) {
+        add_normal(m, "moe.shared_experts.w1.weight", ROLE_W1, shared, c, 0.02);
+        add_normal(m, "moe.shared_experts.w3.weight", ROLE_W3, shared, c, out_std);
+        add_normal(m, "moe.shared_experts.w2.weight", ROLE_W2, c, shared, out_std);
+    }
     begin_unit(m, UNIT_EXPERTS, layer);
-    add_experts(m, out_std);
-}
-
-static void add_units(struct model *m)
-{
-    const struct model_dims *d = &m->dims;
-
-    begin_unit(m, UNIT_EMBEDDING, -1);
-    if (d->tied_embeddings)
-        add_output(m, "tok_embeddings.weight", ROLE_EMBEDDING);
-    else
-        add_normal(m, "tok_embeddings.weight", ROLE_EMBEDDING, SPLIT_ROWS, false, d->vocab_size, d->dim, 1.0);
-    for (int l = 0; l < d->n_layers; l++)
-        add_layer(m, l);
-    begin_unit(m, d->mtp_layers > 0 ? UNIT_NORM : UNIT_HEAD, -1);
-    add_gain(m, "norm.weight", ROLE_NORM, d->dim);
-    for (int l = (int)d->n_layers; l < model_all_layers(m); l++)
-        add_layer(m, l);
-    if (d->mtp_layers > 0)
-        begin_unit(m, UNIT_HEAD, -1);
-    if (!d->tied_embeddings)
-        add_output(m, "output.weight", ROLE_OUTPUT);
+    add_normal(m, "moe.experts.w1", ROLE_W1, e * f, c, 0.02);
+    add_normal(m, "moe.experts.w3", ROLE_W3, e * f, c, out_std);
+    add_normal(m, "moe.experts.w2", ROLE_W2, e * c, f, out_std);
+    if (d->mlp_bias) {
+        const struct init zeros = {INIT_ZEROS, 0};
+        add_tensor(m, "moe.experts.w1.bias", ROLE_W1_BIAS, e, f, zeros);
+        add_tensor(m, "moe.experts.w3.bias", ROLE_W3_BIAS, e, f, zeros);
+        add_tensor(m, "moe.experts.w2.bias", ROLE_W2_BIAS, e, c, zeros);
+    }
 }
 
 titan_status model_open(const struct model_dims *dims, struct model **ret, struct titan_error *err)
@@ -395,7 +354,22 @@ titan_status model_open(const struct model_dims *dims, struct model **ret, struc
         model_close(m);
         return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
     }
-    add_units(m);
+
+    begin_unit(m, UNIT_EMBEDDING, -1);
+    if (dims->tied_embeddings)
+        add_output(m, "tok_embeddings.weight", ROLE_EMBEDDING);
+    else
+        add_normal(m, "tok_embeddings.weight", ROLE_EMBEDDING, dims->vocab_size, dims->dim, 1.0);
+    for (int l = 0; l < dims->n_layers; l++)
+        add_layer(m, l);
+    begin_unit(m, dims->mtp_layers > 0 ? UNIT_NORM : UNIT_HEAD, -1);
+    add_gain(m, "norm.weight", ROLE_NORM, dims->dim);
+    for (int l = (int)dims->n_layers; l < model_all_layers(m); l++)
+        add_layer(m, l);
+    if (dims->mtp_layers > 0)
+        begin_unit(m, UNIT_HEAD, -1);
+    if (!dims->tied_embeddings)
+        add_output(m, "output.weight", ROLE_OUTPUT);
     *ret = m;
     return TITAN_OK;
 }
@@ -509,18 +483,6 @@ static double pair_of_turns(const struct model_dims *d, int64_t width, double tu
     return (double)width * log((double)d->rope_original_length / (turns * 2 * M_PI)) / (2 * log(d->rope_theta));
 }
 
-/* YaRN blends like Llama 3.1, but linearly in the pair's number. The blend runs from the pair of beta_fast turns to the
- * pair of beta_slow turns, each rounded outwards, or exact with rope_between_pairs. */
-static double stretch_yarn(const struct model_dims *d, int64_t width, int64_t pair, double freq)
-{
-    const double fast = pair_of_turns(d, width, d->rope_beta_fast), slow = pair_of_turns(d, width, d->rope_beta_slow);
-    const double low = fmax(d->rope_between_pairs ? fast : floor(fast), 0);
-    const double high = fmin(d->rope_between_pairs ? slow : ceil(slow), (double)width - 1);
-    const double ramp = ((double)pair - low) / (high == low ? 0.001 : high - low);
-    const double kept = 1 - fmin(fmax(ramp, 0), 1);
-    return freq / d->rope_factor * (1 - kept) + freq * kept;
-}
-
 static double yarn_magnitude(const struct model_dims *d, double mscale)
 {
     return 1 + 0.1 * mscale * log(d->rope_factor);
@@ -531,18 +493,12 @@ static bool is_yarn(const struct model_dims *d)
     return strcmp(d->rope_scaling, "yarn") == 0;
 }
 
-static double longrope_magnitude(const struct model_dims *d)
-{
-    if (d->rope_attention_factor > 0)
-        return d->rope_attention_factor;
-    return sqrt(1 + log(d->rope_factor) / log((double)d->rope_original_length));
-}
-
 /* Factor for rotated values: it is in the tables of cos and sin. */
 static double rope_magnitude(const struct model_dims *d)
 {
     if (is_longrope(d))
-        return longrope_magnitude(d);
+        return d->rope_attention_factor > 0 ? d->rope_attention_factor
+                                            : sqrt(1 + log(d->rope_factor) / log((double)d->rope_original_length));
     if (!is_yarn(d))
         return 1;
     if (d->rope_mscale == 0 || d->rope_mscale_all_dim == 0)
@@ -555,29 +511,35 @@ static double plain_frequency(double theta, int64_t width, int64_t pair)
     return pow(theta, -2.0 * (double)pair / (double)width);
 }
 
-/* Returns the base for sequences longer than the original length. The slowest pair is stretched by `by`, the fastest
- * pair not at all. */
-static double dynamic_theta(const struct model_dims *d, int64_t width, int64_t positions)
-{
-    const double by = d->rope_factor * (double)positions / (double)d->rope_original_length - (d->rope_factor - 1);
-    return positions > d->rope_original_length && width > 2
-               ? d->rope_theta * pow(by, (double)width / (double)(width - 2))
-               : d->rope_theta;
-}
-
 static double frequency(const struct model_dims *d, int64_t width, int64_t pair, int64_t positions)
 {
-    const double theta = is_dynamic(d) ? dynamic_theta(d, width, positions) : d->rope_theta;
-    const double plain = plain_frequency(theta, width, pair);
+    const bool longer = positions > d->rope_original_length;
+    double theta = d->rope_theta;
 
+    /* The base for sequences longer than the original length. The slowest pair is stretched by `by`, the fastest pair
+     * not at all. */
+    if (is_dynamic(d) && longer && width > 2) {
+        const double by = d->rope_factor * (double)positions / (double)d->rope_original_length - (d->rope_factor - 1);
+        theta *= pow(by, (double)width / (double)(width - 2));
+    }
+    const double plain = plain_frequency(theta, width, pair);
     if (strcmp(d->rope_scaling, "llama3") == 0)
         return stretch_llama3(d, plain);
     if (strcmp(d->rope_scaling, "linear") == 0)
         return plain / d->rope_factor;
     if (is_longrope(d))
-        return plain /
-               (positions > d->rope_original_length ? &d->rope_long_factor : &d->rope_short_factor)->value[pair];
-    return is_yarn(d) ? stretch_yarn(d, width, pair, plain) : plain;
+        return plain / (longer ? &d->rope_long_factor : &d->rope_short_factor)->value[pair];
+    if (!is_yarn(d))
+        return plain;
+
+    /* YaRN blends like Llama 3.1, but linearly in the pair's number. The blend runs from the pair of beta_fast turns to
+     * the pair of beta_slow turns, each rounded outwards, or exact with rope_between_pairs. */
+    const double fast = pair_of_turns(d, width, d->rope_beta_fast), slow = pair_of_turns(d, width, d->rope_beta_slow);
+    const double low = fmax(d->rope_between_pairs ? fast : floor(fast), 0);
+    const double high = fmin(d->rope_between_pairs ? slow : ceil(slow), (double)width - 1);
+    const double ramp = ((double)pair - low) / (high == low ? 0.001 : high - low);
+    const double kept = 1 - fmin(fmax(ramp, 0), 1);
+    return plain / d->rope_factor * (1 - kept) + plain * kept;
 }
 
 void model_rope_tables(const struct model *model, bool local, int64_t positions, float *cos_out, float *sin_out)
