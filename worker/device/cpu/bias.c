@@ -29,26 +29,34 @@ titan_status cpu_add_bias(struct stream *s, const struct bias_args *a)
     return args_valid(a) ? cpu_enqueue_range(s, add_range, a->n, 1 + GRAIN / a->c, a, sizeof *a) : TITAN_EINVAL;
 }
 
-/* Sums COLUMNS columns at a time over all rows, in groups of ROWS. So the rounding error of a long batch grows with its
- * square root. */
+/* Sums at most COLUMNS columns from `first` on over all rows, in groups of ROWS. So the rounding error of a long batch
+ * grows with its square root. */
+CPU_INLINE void sum_columns(const struct bias_args *a, int64_t first, int64_t columns, enum dtype dt)
+{
+    const void *const restrict dout = at(a->dout, first, dt);
+    float *const restrict dbias = a->dbias + first;
+    const int64_t n = a->n, ld = a->ld;
+    float total[COLUMNS] = {0};
+    for (int64_t i0 = 0; i0 < n; i0 += ROWS) {
+        const int64_t i1 = MIN(i0 + ROWS, n);
+        float part[COLUMNS] = {0};
+        for (int64_t i = i0; i < i1; i++)
+            for (int64_t j = 0; j < columns; j++)
+                part[j] += load_as_f32(dout, i * ld + j, dt);
+        for (int64_t j = 0; j < columns; j++)
+            total[j] += part[j];
+    }
+    for (int64_t j = 0; j < columns; j++)
+        dbias[j] += total[j];
+}
+
 CPU_INLINE void sum_items(const struct bias_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    for (int64_t first = begin * COLUMNS; first < MIN(end * COLUMNS, a->c); first += COLUMNS) {
-        const int64_t columns = MIN(COLUMNS, a->c - first);
-        const void *const restrict dout = at(a->dout, first, dt);
-        float *const restrict dbias = a->dbias + first;
-        float total[COLUMNS] = {0};
-        for (int64_t i0 = 0; i0 < a->n; i0 += ROWS) {
-            float part[COLUMNS] = {0};
-            for (int64_t i = i0; i < MIN(i0 + ROWS, a->n); i++)
-                for (int64_t j = 0; j < columns; j++)
-                    part[j] += load_as_f32(dout, i * a->ld + j, dt);
-            for (int64_t j = 0; j < columns; j++)
-                total[j] += part[j];
-        }
-        for (int64_t j = 0; j < columns; j++)
-            dbias[j] += total[j];
-    }
+    for (int64_t first = begin * COLUMNS; first < MIN(end * COLUMNS, a->c); first += COLUMNS)
+        if (a->c - first >= COLUMNS)
+            sum_columns(a, first, COLUMNS, dt);
+        else
+            sum_columns(a, first, a->c - first, dt);
 }
 TYPED_RANGE(sum, bias_args)
 

@@ -49,9 +49,11 @@ CPU_INLINE void strip(const struct gemm *g, int64_t j, const int rows, const int
         tile(g, i, j, 1, vecs);
 }
 
-/* For processors with 32 registers of one vector each. */
-CPU_KERNEL static void gemm_wide(const struct gemm *g)
+/* For processors with 32 registers of one vector each. The copy stays in registers: a vector's store may alias any
+ * memory that others see. */
+CPU_KERNEL static void gemm_wide(const struct gemm *product)
 {
+    const struct gemm copy = *product, *const g = &copy;
     int64_t j = 0;
     for (; j + 64 <= g->n; j += 64)
         strip(g, j, 4, 4);
@@ -92,8 +94,9 @@ static inline __attribute__((always_inline, target("avx2,fma"))) void half_tile(
             _mm256_storeu_ps(c + i * ldc + 8 * j, acc[i][j]);
 }
 
-AVX2_TARGET static void gemm_avx2(const struct gemm *g)
+AVX2_TARGET static void gemm_avx2(const struct gemm *product)
 {
+    const struct gemm copy = *product, *const g = &copy;
     for (int64_t j = 0; j + 16 <= g->n; j += 16) {
         int64_t i = 0;
         for (; i + 6 <= g->m; i += 6)
@@ -151,8 +154,9 @@ BF16_INLINE void bf16_strip(const struct gemm *g, int64_t j, const int rows, con
         bf16_tile(g, i, j, 1, vecs);
 }
 
-BF16_TARGET void gemm_bf16(const struct gemm *g)
+BF16_TARGET void gemm_bf16(const struct gemm *product)
 {
+    const struct gemm copy = *product, *const g = &copy;
     int64_t j = 0;
     for (; j + 64 <= g->n; j += 64)
         bf16_strip(g, j, 4, 4);

@@ -15,14 +15,25 @@ CPU_INLINE void rope_head(void *restrict x, const float *restrict cs, const floa
     }
 }
 
+/* Rows [begin, end) of heads with `pairs` pairs. */
+CPU_INLINE void rope_rows(const struct rope_args *a, int64_t begin, int64_t end, int64_t pairs, enum dtype dt)
+{
+    const float sign = a->backward ? -1.0f : 1.0f;
+    for (int64_t i = begin; i < end; i++) {
+        const float *const cs = a->cos + a->positions[i] * pairs, *const sn = a->sin + a->positions[i] * pairs;
+        for (int64_t h = 0; h < a->heads; h++)
+            rope_head(at_mut(a->x, i * a->ldx + h * 2 * pairs, dt), cs, sn, pairs, sign, dt);
+    }
+}
+
+/* Whole vectors need no code for a rest in the loop over heads, which is short. */
 CPU_INLINE void rope_items(const struct rope_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t row = a->positions[i] * (a->d / 2);
-        for (int64_t h = 0; h < a->heads; h++)
-            rope_head(at_mut(a->x, i * a->ldx + h * a->d, dt), a->cos + row, a->sin + row, a->d / 2,
-                      a->backward ? -1.0f : 1.0f, dt);
-    }
+    const int64_t pairs = a->d / 2, whole = pairs / LANES * LANES;
+    if (pairs == whole)
+        rope_rows(a, begin, end, whole, dt);
+    else
+        rope_rows(a, begin, end, pairs, dt);
 }
 TYPED_RANGE(rope, rope_args)
 
