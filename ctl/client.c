@@ -193,7 +193,8 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
     do {
         TRY(ctl_channel(ctl, err));
         ProtobufCMessage *answer = NULL;
-        const titan_status status = rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err);
+        const titan_status status =
+            rpc_channel_call(ctl->channel, &(struct rpc_request){path, request, reply, CALL_MS}, &answer, err);
         report_passed(ctl);
         if (status == TITAN_OK) {
             *(ProtobufCMessage **)ret = answer;
@@ -210,8 +211,9 @@ titan_status ctl_stream(struct ctl *ctl, const struct stream_call *call, struct 
     do {
         TRY(ctl_channel(ctl, err));
         ctl_catch_interrupt();
-        const titan_status status = rpc_channel_stream(ctl->channel, call->method, call->request, call->reply,
-                                                       call->each, NULL, call->data, &ctl_interrupted, err);
+        const titan_status status =
+            rpc_channel_stream(ctl->channel, &(struct rpc_request){call->method, call->request, call->reply, 0},
+                               call->each, call->data, &ctl_interrupted, err);
         report_passed(ctl);
         if (status == TITAN_OK)
             return TITAN_OK;

@@ -286,8 +286,10 @@ static void look_for_nodes(struct follow *f, const Titan__V1__Job *job)
     Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
     request.job_id = job->id;
     request.reason = (char *)(uintptr_t) "no nodes came that can hold it";
-    rpc_client_call(f->client, TITAN_METHOD("CancelJob"), &request.base, &titan__v1__cancel_job_response__descriptor,
-                    CALL_MS, on_given_up, f);
+    rpc_client_call(f->client,
+                    &(struct rpc_request){TITAN_METHOD("CancelJob"), &request.base,
+                                          &titan__v1__cancel_job_response__descriptor, CALL_MS},
+                    on_given_up, f);
 }
 
 static void on_job(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
@@ -357,8 +359,10 @@ static void ask_job(struct follow *f)
     f->polling = true;
     Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
     request.job_id = f->options->job_id;
-    rpc_client_call(f->client, TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, CALL_MS,
-                    on_job, f);
+    rpc_client_call(
+        f->client,
+        &(struct rpc_request){TITAN_METHOD("GetJob"), &request.base, &titan__v1__get_job_response__descriptor, CALL_MS},
+        on_job, f);
 }
 
 static void open_streams(struct follow *f)
@@ -370,8 +374,10 @@ static void open_streams(struct follow *f)
         request.job_id = f->options->job_id;
         request.after_event_id = f->last_event;
         request.follow = !f->passing;
-        if (rpc_client_stream(f->client, TITAN_METHOD("WatchEvents"), &request.base, true,
-                              &titan__v1__event__descriptor, &events, f, &f->events, &err) != TITAN_OK) {
+        if (rpc_client_stream(
+                f->client,
+                &(struct rpc_request){TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, 0},
+                &events, f, &f->events, &err) != TITAN_OK) {
             fail(f, &err);
             return;
         }
@@ -382,8 +388,10 @@ static void open_streams(struct follow *f)
         request.job_id = f->options->job_id;
         request.after_step = f->last_step;
         request.follow = true;
-        if (rpc_client_stream(f->client, TITAN_METHOD("Metrics"), &request.base, true,
-                              &titan__v1__metric_point__descriptor, &events, f, &f->metrics, &err) != TITAN_OK)
+        if (rpc_client_stream(
+                f->client,
+                &(struct rpc_request){TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, 0},
+                &events, f, &f->metrics, &err) != TITAN_OK)
             fail(f, &err);
     }
 }
@@ -430,8 +438,10 @@ static void on_signal(uv_signal_t *handle, int number)
         Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
         request.job_id = f->options->job_id;
         request.reason = (char *)(uintptr_t) "interrupted";
-        rpc_client_call(f->client, TITAN_METHOD("CancelJob"), &request.base,
-                        &titan__v1__cancel_job_response__descriptor, CALL_MS, on_cancelled, f);
+        rpc_client_call(f->client,
+                        &(struct rpc_request){TITAN_METHOD("CancelJob"), &request.base,
+                                              &titan__v1__cancel_job_response__descriptor, CALL_MS},
+                        on_cancelled, f);
         return;
     }
     struct titan_error err;
@@ -456,8 +466,10 @@ static void on_save(uv_signal_t *handle, int number)
     struct follow *f = handle->data;
     Titan__V1__CheckpointJobRequest request = TITAN__V1__CHECKPOINT_JOB_REQUEST__INIT;
     request.job_id = f->options->job_id;
-    rpc_client_call(f->client, TITAN_METHOD("CheckpointJob"), &request.base,
-                    &titan__v1__checkpoint_job_response__descriptor, CALL_MS, on_saves, f);
+    rpc_client_call(f->client,
+                    &(struct rpc_request){TITAN_METHOD("CheckpointJob"), &request.base,
+                                          &titan__v1__checkpoint_job_response__descriptor, CALL_MS},
+                    on_saves, f);
 }
 
 static void signal_start(struct follow *f, uv_signal_t *handle, uv_signal_cb heed, int number)

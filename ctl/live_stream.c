@@ -50,8 +50,10 @@ static titan_status probe(struct ctl *ctl, struct titan_error *err)
     rpc_channel_close(ctl->channel);
     ctl->channel = NULL;
     TRY(ctl_channel(ctl, err));
-    return rpc_channel_call(ctl->channel, TITAN_METHOD("Version"), &request.base,
-                            &titan__v1__version_response__descriptor, PROBE_MS, &reply, err);
+    return rpc_channel_call(ctl->channel,
+                            &(struct rpc_request){TITAN_METHOD("Version"), &request.base,
+                                                  &titan__v1__version_response__descriptor, PROBE_MS},
+                            &reply, err);
 }
 
 /* why: the end of the stream; becomes the error when patience ends. */

@@ -265,8 +265,10 @@ static void on_nodes(const ProtobufCMessage *reply, const struct titan_error *er
 static void ask_nodes(struct top *t)
 {
     const Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
-    rpc_client_call(t->client, TITAN_METHOD("ListNodes"), &request.base, &titan__v1__list_nodes_response__descriptor,
-                    CALL_MS, on_nodes, t);
+    rpc_client_call(t->client,
+                    &(struct rpc_request){TITAN_METHOD("ListNodes"), &request.base,
+                                          &titan__v1__list_nodes_response__descriptor, CALL_MS},
+                    on_nodes, t);
 }
 
 static void on_count(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
@@ -297,8 +299,10 @@ static void ask_count(struct top *t)
     request.states = states;
     request.page_size = 1;
     request.count = true;
-    rpc_client_call(t->client, TITAN_METHOD("ListJobs"), &request.base, &titan__v1__list_jobs_response__descriptor,
-                    CALL_MS, on_count, t);
+    rpc_client_call(t->client,
+                    &(struct rpc_request){TITAN_METHOD("ListJobs"), &request.base,
+                                          &titan__v1__list_jobs_response__descriptor, CALL_MS},
+                    on_count, t);
 }
 
 static void on_jobs(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
@@ -371,8 +375,10 @@ static void ask_jobs(struct top *t)
     request.n_states = groups[t->next.group].n;
     request.page_size = (uint32_t)(page_size(t) - t->n_coming);
     request.page_token = t->next.token;
-    rpc_client_call(t->client, TITAN_METHOD("ListJobs"), &request.base, &titan__v1__list_jobs_response__descriptor,
-                    CALL_MS, on_jobs, t);
+    rpc_client_call(t->client,
+                    &(struct rpc_request){TITAN_METHOD("ListJobs"), &request.base,
+                                          &titan__v1__list_jobs_response__descriptor, CALL_MS},
+                    on_jobs, t);
 }
 
 static void begin_round(struct top *t)
@@ -464,8 +470,10 @@ static void ask_steps(struct top *t)
         struct titan_error err;
         request.job_id = job->id;
         request.after_step = MAX(h->step, job->step - MIN(job->step, (uint64_t)TOP_LOSSES));
-        if (rpc_client_stream(t->client, TITAN_METHOD("Metrics"), &request.base, true,
-                              &titan__v1__metric_point__descriptor, &events, t, &t->metrics, &err) != TITAN_OK)
+        if (rpc_client_stream(
+                t->client,
+                &(struct rpc_request){TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, 0},
+                &events, t, &t->metrics, &err) != TITAN_OK)
             fail(t, &err);
         return;
     }
@@ -597,8 +605,9 @@ static void watch(struct top *t)
     request.job_id = t->watched;
     request.after_event_id = t->last_event;
     request.follow = t->live;
-    (void)!rpc_client_stream(t->client, TITAN_METHOD("WatchEvents"), &request.base, true, &titan__v1__event__descriptor,
-                             &events, t, &t->events, &unsaid);
+    (void)!rpc_client_stream(
+        t->client, &(struct rpc_request){TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, 0},
+        &events, t, &t->events, &unsaid);
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */

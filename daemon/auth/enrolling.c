@@ -97,8 +97,10 @@ static titan_status ask(const struct join_file *join, const struct rpc_tls *anon
         ProtobufCMessage *answer = NULL;
         titan_status status = rpc_channel_open(join->coordinator, anonymous, &channel, err);
         if (status == TITAN_OK) {
-            status = rpc_channel_call(channel, "/titan.internal.Enrolment/Enroll", &r.base,
-                                      &titan__internal__enroll_response__descriptor, CALL_MS, &answer, err);
+            status = rpc_channel_call(channel,
+                                      &(struct rpc_request){"/titan.internal.Enrolment/Enroll", &r.base,
+                                                            &titan__internal__enroll_response__descriptor, CALL_MS},
+                                      &answer, err);
             rpc_channel_close(channel);
             *ret = (Titan__Internal__EnrollResponse *)answer;
         }
@@ -283,8 +285,10 @@ static void on_timer(uv_timer_t *timer)
     }
     Titan__Internal__RenewRequest m = TITAN__INTERNAL__RENEW_REQUEST__INIT;
     m.request = (ProtobufCBinaryData){.data = (uint8_t *)request.data, .len = request.len};
-    rpc_client_call(r->client, "/titan.internal.Enrolment/Renew", &m.base,
-                    &titan__internal__enroll_response__descriptor, CALL_MS, on_reply, r);
+    rpc_client_call(r->client,
+                    &(struct rpc_request){"/titan.internal.Enrolment/Renew", &m.base,
+                                          &titan__internal__enroll_response__descriptor, CALL_MS},
+                    on_reply, r);
 }
 
 titan_status renewal_open(uv_loop_t *loop, const struct rpc_tls *files, struct rpc_client *client, struct renewal **ret,

@@ -1,212 +1,395 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* client.c - see client.h. Every call is a stream: a unary call keeps its one message until the status is in. */
 #include "proto/rpc/client.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <grpc/grpc_posix.h>
+#include <grpc/grpc_security.h>
+#include <poll.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "proto/rpc/remote.h"
+#include "proto/rpc/common.h"
+#include "proto/rpc/pair.h"
+#include "proto/rpc/targets.h"
 
-enum { SEND_QUEUE = 8192 };
-
-/* Common part of a unary call and a stream. */
-struct open_call {
-    struct rpc_client *client;
-    struct open_call *next, *prev;
-    struct rpc_exchange x;
-    char *path;
-    const ProtobufCMessageDescriptor *reply;
-    unsigned pending; /* tags in flight */
-    bool cancelled;   /* cancelled by this side */
+enum {
+    SEND_QUEUE = 8192,
+    MESSAGE_MAX = 64 << 20,
+    LOOKUP_MS = 5000,    /* for a name server: an unresponsive server must not block the other addresses */
+    LOOKAHEAD = 1 << 20, /* bytes a client accepts before reading: logs from a coordinator 100 ms away, 10 MB/s */
 };
 
-struct unary {
-    struct open_call base;
-    struct rpc_tag tag;
-    rpc_reply_cb cb;
-    void *data;
-};
+#define TRUSTED_USER "titan" /* systemd/titan.sysusers */
 
 struct rpc_stream {
-    struct open_call base;
+    struct rpc_client *client;
+    struct rpc_stream *next, *prev;
+    const char *path, *target; /* borrowed; the client owns the target */
+    const ProtobufCMessageDescriptor *reply;
+    grpc_call *call;
     struct rpc_tag send_tag, recv_tag, status_tag;
+    unsigned pending; /* tags in flight */
     struct rpc_stream_events events;
+    rpc_reply_cb cb;          /* of a unary call; NULL: a stream */
+    ProtobufCMessage *answer; /* of a unary call */
     void *data;
+
     struct rpc_out out;
+    grpc_byte_buffer *out_now; /* the message in the batch of send_tag */
+    grpc_metadata header;
+    grpc_metadata_array headers, trailers;
+    grpc_status_code code;
+    grpc_slice details;
+    grpc_byte_buffer *incoming;
+
     bool sent_headers, sending, close_send, closed_send;
     bool received_all, has_status, over;
+    bool cancelled; /* by this side */
     bool bad_message;
     struct titan_error error; /* valid with bad_message */
 };
 
 struct rpc_client {
-    uv_loop_t *loop;
     struct rpc_queue queue;
-    struct rpc_remote remote;
-    struct open_call *open;
+    struct rpc_targets targets;
+    const char *target;    /* the address of calls; points into targets */
+    char *authorization;   /* header for each call, or NULL */
+    struct rpc_pair *pair; /* NULL: without TLS */
+    grpc_channel *channel;
+    int socket; /* socket of the one-time connection to a Unix socket with a token; -1 = none */
+    struct rpc_stream *open;
     bool closing, stopped;
+    bool kept; /* the callback that runs keeps its reply */
     void (*done)(void *);
     void *data;
 };
 
-/* --- what both kinds share ---------------------------------------------------------------------------------------- */
-
-static titan_status call_open(struct rpc_client *client, struct open_call *call, const char *path,
-                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms)
+static bool is_local(const char *target)
 {
-    titan_assert(!client->stopped);
-    call->path = strdup(path);
-    if (!call->path)
-        return TITAN_ENOMEM;
-    call->client = client;
-    call->reply = reply;
-    rpc_exchange_begin(&call->x, &client->remote, client->queue.cq, call->path, deadline_ms);
-    call->next = client->open;
-    if (call->next)
-        call->next->prev = call;
-    client->open = call;
+    return strncmp(target, "unix:", 5) == 0;
+}
+
+/* --- statuses ----------------------------------------------------------------------------------------------------- */
+
+static titan_status trailer_status(const grpc_metadata_array *trailers, int grpc_code)
+{
+    static const titan_status all[] = {
+#define X(name, value, text, grpc, code) TITAN_##name,
+        TITAN_STATUS_MAP(X)
+#undef X
+    };
+    for (size_t i = 0; i < trailers->count; i++) {
+        if (grpc_slice_str_cmp(trailers->metadata[i].key, RPC_STATUS_TRAILER) != 0)
+            continue;
+        for (size_t k = 0; k < ARRAY_SIZE(all); k++)
+            if (grpc_slice_str_cmp(trailers->metadata[i].value, titan_status_name(all[k])) == 0 &&
+                titan_status_grpc(all[k]) == grpc_code)
+                return all[k];
+    }
     return TITAN_OK;
 }
 
-static void call_cancel(struct open_call *call)
+static titan_status outcome(const struct rpc_stream *stream, struct titan_error *err)
 {
-    if (call->cancelled)
-        return;
-    call->cancelled = true;
-    (void)grpc_call_cancel(call->x.call, NULL);
-}
-
-static void client_advance(struct rpc_client *client);
-
-static void call_release(struct open_call *call)
-{
-    struct rpc_client *client = call->client;
-    titan_assert(call->prev || client->open == call);
-    if (call->prev)
-        call->prev->next = call->next;
-    else
-        client->open = call->next;
-    if (call->next)
-        call->next->prev = call->prev;
-    rpc_exchange_end(&call->x);
-    free(call->path);
-    free(call);
-    client_advance(client);
-}
-
-static void start(struct open_call *call, const grpc_op_type *types, size_t n, struct rpc_tag *tag)
-{
-    titan_assert(!call->client->stopped);
-    call->pending++;
-    rpc_exchange_start(&call->x, types, n, tag);
-}
-
-static titan_status call_outcome(const struct open_call *call, struct titan_error *err)
-{
-    if (call->cancelled && call->x.code == GRPC_STATUS_CANCELLED)
-        return titan_fail(err, TITAN_ECANCELLED, "%s: cancelled", call->path);
-    return rpc_exchange_outcome(&call->x, err);
-}
-
-/* --- unary -------------------------------------------------------------------------------------------------------- */
-
-static void unary_tag(struct rpc_tag *tag, bool ok)
-{
-    (void)ok; /* a batch with RECV_STATUS always succeeds; the status has the outcome */
-    struct unary *unary = tag->owner;
-    struct open_call *call = &unary->base;
-    titan_assert(call->pending == 1);
-    struct titan_error err;
-    ProtobufCMessage *reply = NULL;
-    if (call_outcome(call, &err) == TITAN_OK) {
-        if (!call->x.incoming)
-            (void)titan_fail(&err, TITAN_EIO, "%s: the server's answer has no message", call->path);
-        else
-            (void)!rpc_unpack(call->x.incoming, call->reply, SIZE_MAX, &reply, &err);
+    const grpc_status_code code = stream->code;
+    const grpc_slice details = stream->details;
+    const char *what = stream->path, *target = stream->target;
+    if (stream->bad_message) {
+        *err = stream->error;
+        return err->status;
     }
-    unary->cb(reply, &err, unary->data);
-    if (reply)
-        protobuf_c_message_free_unpacked(reply, NULL);
-    call_release(call);
+    if (stream->cancelled && code == GRPC_STATUS_CANCELLED)
+        return titan_fail(err, TITAN_ECANCELLED, "%s: cancelled", what);
+    if (stream->cb && code == GRPC_STATUS_OK && !stream->answer)
+        return titan_fail(err, TITAN_EIO, "%s: the server's answer has no message", what);
+    if (code == GRPC_STATUS_OK)
+        return titan_error_set(err, TITAN_OK, 0, __FILE__, __LINE__, "ok");
+    char text[512];
+    size_t n = MIN(GRPC_SLICE_LENGTH(details), sizeof(text) - 1);
+    memcpy(text, GRPC_SLICE_START_PTR(details), n);
+    text[n] = '\0';
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] < 0x20)
+            text[i] = ' ';
+
+    titan_status status = trailer_status(&stream->trailers, (int)code);
+    if (status != TITAN_OK) /* the message is Titan's own */
+        return titan_fail(err, status, "%s", text[0] ? text : titan_status_text(status));
+    status = titan_status_from_grpc((int)code);
+    /* This side has not cancelled the call, and the answer lacks Titan's status: a stopping server drops late calls. */
+    if (code == GRPC_STATUS_CANCELLED)
+        return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__,
+                               RPC_NO_ANSWER "%s: it dropped the call", target);
+    if (code == GRPC_STATUS_UNAVAILABLE) {
+        /* gRPC's text lists all steps; the cause is last. OpenSSL's cause follows its own numbers. */
+        const char *tls = strstr(text, "routines::"), *cause = strrchr(text, ':');
+        cause = tls ? tls + strlen("routines::") : cause && cause[1] == ' ' ? cause + 2 : text;
+        (void)titan_error_set(err, status, ENOTCONN, __FILE__, __LINE__, RPC_NO_ANSWER "%s: %s%s", target,
+                              tls ? "TLS: " : "", cause);
+        if (tls || strstr(text, "not in peer certificate"))
+            titan_error_hint(err,
+                             "is that a server of this cluster, at a name its certificate has, and are both clocks "
+                             "right?");
+        else if (strcmp(cause, "Socket closed") == 0 && !is_local(target))
+            titan_error_hint(err,
+                             "a server with TLS closes connections without it, and those with a certificate that has "
+                             "expired or is of another cluster");
+        return status;
+    }
+    if (code == GRPC_STATUS_UNIMPLEMENTED)
+        return titan_fail(err, status, "the server at %s does not have %s", target, what);
+    if (code == GRPC_STATUS_DEADLINE_EXCEEDED)
+        return titan_fail(err, status, "%s: the server at %s did not answer in time", what, target);
+    return titan_fail(err, status, "%s: %s", what, text[0] ? text : titan_status_text(status));
 }
 
-void rpc_client_call(struct rpc_client *client, const char *path, const ProtobufCMessage *request,
-                     const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_reply_cb cb, void *data)
+/* --- channels ----------------------------------------------------------------------------------------------------- */
+
+/* Creates a channel with Titan's settings: back-off, limits, no proxy, its own connection. fd: that connection, or
+ * -1. */
+static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, int fd)
 {
-    struct unary *unary = calloc(1, sizeof(*unary));
-    if (!unary || call_open(client, &unary->base, path, reply, deadline_ms) != TITAN_OK) {
-        free(unary);
-        struct titan_error err;
-        (void)titan_fail(&err, TITAN_ENOMEM, "%s: no memory for the call", path);
-        cb(NULL, &err, data);
-        return;
+    grpc_arg args[] = {
+        /* Back-off 50 ms .. 2 s; "min" is really the least duration of a connection attempt. */
+        rpc_arg_int(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
+        rpc_arg_int(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
+        rpc_arg_int(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
+        rpc_arg_int(GRPC_ARG_DNS_ARES_QUERY_TIMEOUT_MS, LOOKUP_MS),
+        rpc_arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MESSAGE_MAX),
+        rpc_arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0), /* see server.c */
+        rpc_arg_int(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, LOOKAHEAD),
+        rpc_arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, 10000),
+        rpc_arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
+        rpc_arg_int(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        rpc_arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        /* Only callers repeat submits, by idempotency key. */
+        rpc_arg_int(GRPC_ARG_ENABLE_RETRIES, 0),
+        rpc_arg_int(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        rpc_arg_int(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        /* One connection per channel: two channels to a target share neither failures nor throughput. */
+        rpc_arg_int(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        {.type = GRPC_ARG_STRING,
+         .key = (char *)(uintptr_t)GRPC_ARG_DEFAULT_AUTHORITY,
+         .value.string = (char *)(uintptr_t) "localhost"}, /* as gRPC sets it for its own sockets */
+    };
+    grpc_channel_args list = {.num_args = ARRAY_SIZE(args) - (fd < 0), .args = args};
+    grpc_channel_credentials *credentials = pair ? rpc_pair_client(pair) : grpc_insecure_credentials_create();
+    grpc_channel *channel = fd < 0 ? grpc_channel_create(target, credentials, &list)
+                                   : grpc_channel_create_from_fd(target, fd, credentials, &list);
+    grpc_channel_credentials_release(credentials);
+    titan_assert(channel);
+    return channel;
+}
+
+/* The kernel reports the server's user: SO_PEERCRED names the user of listen(2), under systemd root. TITAN_EPERM names
+ * another user; TITAN_EUNREACHABLE: no server. *ret_fd is non-blocking. */
+static titan_status trusted_connect(const char *path, int *ret_fd, struct titan_error *err)
+{
+    char room[16384], name[64];
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    struct passwd entry, *user = NULL;
+    if (snprintf(to.sun_path, sizeof(to.sun_path), "%s", path) >= (int)sizeof(to.sun_path))
+        return titan_fail(err, TITAN_EINVAL, "'%s' is too long for a socket", path);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&to, sizeof(to)) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0)
+        return titan_fail(err, TITAN_EUNREACHABLE, "'%s': %s", path, strerror(errno));
+    if (peer.uid != 0 && peer.uid != geteuid() &&
+        (getpwnam_r(TRUSTED_USER, &entry, room, sizeof(room), &user) != 0 || !user || user->pw_uid != peer.uid)) {
+        (void)snprintf(name, sizeof(name), "uid %u", (unsigned)peer.uid);
+        const bool named = getpwuid_r(peer.uid, &entry, room, sizeof(room), &user) == 0 && user;
+        (void)titan_fail(err, TITAN_EPERM,
+                         "a token is not sent to unix:%s: its server runs as %s, not as root, %s or this user", path,
+                         named ? user->pw_name : name, TRUSTED_USER);
+        titan_error_hint(err, "unset TITAN_TOKEN to come as the user of this process, or name the server by HOST:PORT");
+        return TITAN_EPERM;
     }
-    unary->tag = (struct rpc_tag){.fn = unary_tag, .owner = unary};
-    unary->cb = cb;
-    unary->data = data;
-    unary->base.x.outgoing = rpc_pack(request);
-    start(&unary->base, rpc_unary, RPC_UNARY, &unary->tag);
+    *ret_fd = TAKE_FD(fd);
+    return TITAN_OK;
+}
+
+/* Opens a channel over its own connection to a server that may have the token. If the server may not have it, opens a
+ * channel that fails all calls. */
+static titan_status connect_trusted(struct rpc_client *client, struct titan_error *err)
+{
+    struct pollfd ended = {.fd = client->socket, .events = POLLRDHUP};
+    if (client->socket >= 0 && poll(&ended, 1, 0) == 0)
+        return TITAN_OK;
+    grpc_channel_destroy(client->channel);
+    if (client->socket >= 0)
+        (void)close(client->socket);
+    int fd = -1;
+    titan_status status = trusted_connect(client->target + strlen("unix:"), &fd, err);
+    client->socket = status == TITAN_OK ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (status == TITAN_OK && client->socket < 0) {
+        status = titan_fail_errno(err, "a socket");
+        (void)close(fd);
+    }
+    client->channel = status == TITAN_OK
+                          ? channel_create(client->target, NULL, fd)
+                          : grpc_lame_client_channel_create(client->target,
+                                                            status == TITAN_EPERM ? GRPC_STATUS_PERMISSION_DENIED
+                                                                                  : GRPC_STATUS_UNAVAILABLE,
+                                                            err->msg);
+    return status;
+}
+
+titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err)
+{
+    char *text = NULL;
+    if (!client->pair && !is_local(client->target)) {
+        (void)titan_fail(err, TITAN_EPERM, "a token is not sent to %s without TLS", client->target);
+        titan_error_hint(err, "name the file of the authority's certificate");
+        return TITAN_EPERM;
+    }
+    for (const char *c = token; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            return titan_fail(err, TITAN_EINVAL, "a token has no spaces and no control characters");
+    if (asprintf(&text, "Bearer %s", token) < 0)
+        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a token");
+    titan_assert(!client->authorization); /* calls borrow it */
+    client->authorization = text;
+    struct titan_error refused;
+    if (!is_local(client->target) || connect_trusted(client, &refused) != TITAN_EPERM)
+        return TITAN_OK; /* a missing server may start later */
+    if (err)
+        *err = refused;
+    return TITAN_EPERM;
+}
+
+static void reconnect(struct rpc_client *client)
+{
+    grpc_channel_destroy(client->channel); /* the calls of this channel continue */
+    client->channel = channel_create(client->target, client->pair, -1);
+}
+
+void rpc_client_reconnect(struct rpc_client *client, bool next)
+{
     if (client->closing)
-        call_cancel(&unary->base);
+        return;
+    titan_assert(client->targets.n > 0);
+    const size_t at = (size_t)(client->target - client->targets.at[0]) / RPC_TARGET_MAX;
+    client->target = client->targets.at[(at + next) % client->targets.n];
+    if (!client->authorization || !is_local(client->target)) /* stream_open() checks that connection itself */
+        reconnect(client);
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------ */
+const char *rpc_client_target(const struct rpc_client *client)
+{
+    return client->target;
+}
 
-static const grpc_op_type ending = GRPC_OP_RECV_STATUS_ON_CLIENT,
-                          receive[] = {GRPC_OP_RECV_INITIAL_METADATA, GRPC_OP_RECV_MESSAGE};
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+static void batch(struct rpc_stream *stream, const grpc_op *ops, size_t n, struct rpc_tag *tag)
+{
+    titan_assert(!stream->client->stopped);
+    stream->pending++;
+    rpc_batch(stream->call, ops, n, tag);
+}
 
 static void stream_pump(struct rpc_stream *stream)
 {
     if (stream->sending || stream->over || stream->closed_send)
         return;
-    struct rpc_exchange *x = &stream->base.x;
-    grpc_op_type types[3];
+    const char *authorization = stream->client->authorization;
+    grpc_op ops[3];
     size_t n = 0;
     if (!stream->sent_headers) {
-        types[n++] = GRPC_OP_SEND_INITIAL_METADATA;
+        ops[n] = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
+        if (authorization) {
+            stream->header = (grpc_metadata){
+                .key = grpc_slice_from_static_string("authorization"),
+                .value = grpc_slice_from_static_string(authorization), /* the text outlives the call */
+            };
+            ops[n].data.send_initial_metadata.count = 1;
+            ops[n].data.send_initial_metadata.metadata = &stream->header;
+        }
+        n++;
         stream->sent_headers = true;
     }
     if (stream->out.first) {
-        types[n++] = GRPC_OP_SEND_MESSAGE;
-        x->outgoing = rpc_out_take(&stream->out);
-        x->more = stream->out.first;
+        stream->out_now = rpc_out_take(&stream->out);
+        ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
+        ops[n].flags = stream->out.first ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
+        ops[n++].data.send_message.send_message = stream->out_now;
     }
     if (stream->close_send && !stream->out.first) {
-        types[n++] = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+        ops[n++] = rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
         stream->closed_send = true;
     }
     if (n == 0)
         return;
     stream->sending = true;
-    start(&stream->base, types, n, &stream->send_tag);
+    batch(stream, ops, n, &stream->send_tag);
 }
 
-/* Closes once the server's status is in and all earlier messages were delivered. */
-static void stream_maybe_close(struct rpc_stream *stream)
+static void stream_recv(struct rpc_stream *stream)
 {
-    if (stream->over || !stream->has_status || !stream->received_all)
-        return;
-    stream->over = true;
-    rpc_out_clear(&stream->out);
-    struct titan_error err;
-    (void)call_outcome(&stream->base, &err);
-    stream->events.on_close(stream, stream->bad_message ? &stream->error : &err, stream->data);
+    grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
+    op.data.recv_message.recv_message = &stream->incoming;
+    batch(stream, &op, 1, &stream->recv_tag);
 }
 
+static void stream_cancel(struct rpc_stream *stream)
+{
+    if (!stream->cancelled)
+        (void)grpc_call_cancel(stream->call, NULL);
+    stream->cancelled = true;
+}
+
+static void client_advance(struct rpc_client *client);
+
+/* Ends the work of a tag. Closes once the server's status is in and all earlier messages were delivered. */
 static void stream_unref(struct rpc_stream *stream)
 {
-    titan_assert(stream->base.pending > 0);
-    if (--stream->base.pending == 0)
-        call_release(&stream->base);
+    struct rpc_client *client = stream->client;
+    titan_assert(stream->pending > 0 && (stream->prev || client->open == stream));
+    if (!stream->over && stream->has_status && stream->received_all) {
+        struct titan_error err;
+        stream->over = true;
+        rpc_out_clear(&stream->out);
+        const bool fine = outcome(stream, &err) == TITAN_OK;
+        client->kept = false;
+        if (stream->cb)
+            stream->cb(fine ? stream->answer : NULL, &err, stream->data);
+        else
+            stream->events.on_close(stream, &err, stream->data);
+        if (client->kept)
+            stream->answer = NULL;
+    }
+    if (--stream->pending > 0)
+        return;
+    *(stream->prev ? &stream->prev->next : &client->open) = stream->next;
+    if (stream->next)
+        stream->next->prev = stream->prev;
+    if (stream->answer)
+        protobuf_c_message_free_unpacked(stream->answer, NULL);
+    grpc_metadata_array_destroy(&stream->headers);
+    grpc_metadata_array_destroy(&stream->trailers);
+    grpc_slice_unref(stream->details);
+    grpc_call_unref(stream->call);
+    free(stream);
+    client_advance(client);
 }
 
-static void stream_send_tag(struct rpc_tag *tag, bool ok)
+static void send_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_stream *stream = tag->owner;
     titan_assert(stream->sending);
     stream->sending = false;
-    if (stream->base.x.outgoing)
-        grpc_byte_buffer_destroy(TAKE(stream->base.x.outgoing));
+    if (stream->out_now)
+        grpc_byte_buffer_destroy(TAKE(stream->out_now));
     if (ok)
         stream_pump(stream);
     else
@@ -214,78 +397,133 @@ static void stream_send_tag(struct rpc_tag *tag, bool ok)
     stream_unref(stream);
 }
 
-static void stream_recv_tag(struct rpc_tag *tag, bool ok)
+static void recv_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_stream *stream = tag->owner;
     titan_assert(!stream->received_all);
-    struct open_call *call = &stream->base;
     ProtobufCMessage *message = NULL;
-    if (!ok || !call->x.incoming) {
+    if (!ok || !stream->incoming) {
         stream->received_all = true;
     } else {
-        const titan_status read = stream->bad_message
-                                      ? TITAN_ECANCELLED
-                                      : rpc_unpack(call->x.incoming, call->reply, SIZE_MAX, &message, &stream->error);
-        grpc_byte_buffer_destroy(TAKE(call->x.incoming));
-        if (read == TITAN_OK) {
-            if (!call->cancelled)
-                stream->events.on_message(stream, message, stream->data);
-            protobuf_c_message_free_unpacked(message, NULL);
-        } else if (!stream->bad_message) {
+        if (!stream->bad_message &&
+            rpc_unpack(stream->incoming, stream->reply, SIZE_MAX, &message, &stream->error) != TITAN_OK) {
             stream->bad_message = true;
-            call_cancel(call);
+            stream_cancel(stream);
         }
-        start(call, &receive[1], 1, &stream->recv_tag);
+        grpc_byte_buffer_destroy(TAKE(stream->incoming));
+        if (message && stream->cb && !stream->answer)
+            stream->answer = TAKE(message);
+        else if (message && !stream->cb && !stream->cancelled)
+            stream->events.on_message(stream, message, stream->data);
+        if (message)
+            protobuf_c_message_free_unpacked(message, NULL);
+        stream_recv(stream);
     }
-    stream_maybe_close(stream);
     stream_unref(stream);
 }
 
-static void stream_status_tag(struct rpc_tag *tag, bool ok)
+static void status_tag(struct rpc_tag *tag, bool ok)
 {
-    (void)ok;
+    (void)ok; /* a batch with RECV_STATUS always succeeds; the status has the outcome */
     struct rpc_stream *stream = tag->owner;
     titan_assert(!stream->has_status);
     stream->has_status = true;
-    stream_maybe_close(stream);
     stream_unref(stream);
 }
 
-titan_status rpc_client_stream(struct rpc_client *client, const char *path, const ProtobufCMessage *request,
-                               bool half_close, const ProtobufCMessageDescriptor *reply,
-                               const struct rpc_stream_events *events, void *data, struct rpc_stream **ret,
-                               struct titan_error *err)
+/* Opens a call. It uses a new connection if the TLS files have changed, or if the server of a Unix socket may have the
+ * token and the previous connection has ended. */
+static struct rpc_stream *stream_open(struct rpc_client *client, const struct rpc_request *request,
+                                      struct titan_error *err)
 {
-    titan_assert(events->on_message && events->on_close);
-    if (client->closing)
-        return titan_fail(err, TITAN_ECANCELLED, "%s: the client is closing", path);
+    titan_assert(!client->stopped && request->path[0] == '/');
     struct rpc_stream *stream = calloc(1, sizeof(*stream));
     if (stream)
         rpc_out_clear(&stream->out);
-    if (!stream || (request && rpc_out_append(&stream->out, rpc_pack(request)) != TITAN_OK) ||
-        call_open(client, &stream->base, path, reply, 0) != TITAN_OK) {
-        if (stream)
-            rpc_out_clear(&stream->out);
+    if (!stream || (request->message && rpc_out_append(&stream->out, rpc_pack(request->message)) != TITAN_OK)) {
         free(stream);
-        return titan_fail(err, TITAN_ENOMEM, "%s: no memory for the call", path);
+        (void)titan_fail(err, TITAN_ENOMEM, "%s: no memory for the call", request->path);
+        return NULL;
     }
+    if (client->pair && rpc_pair_refresh(client->pair))
+        reconnect(client);
+    struct titan_error refused;
+    if (client->authorization && is_local(client->target))
+        (void)connect_trusted(client, &refused); /* the call reports the refusal */
+    const gpr_timespec deadline =
+        request->deadline_ms == 0
+            ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
+            : gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(request->deadline_ms, GPR_TIMESPAN));
+    const grpc_slice method = grpc_slice_from_copied_string(request->path);
+    stream->client = client;
+    stream->path = request->path;
+    stream->target = client->target;
+    stream->reply = request->reply;
+    stream->call = grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue.cq, method,
+                                            NULL, deadline, NULL);
+    grpc_slice_unref(method);
+    stream->close_send = request->message != NULL;
+    stream->send_tag = (struct rpc_tag){.fn = send_tag, .owner = stream};
+    stream->recv_tag = (struct rpc_tag){.fn = recv_tag, .owner = stream};
+    stream->status_tag = (struct rpc_tag){.fn = status_tag, .owner = stream};
+    stream->details = grpc_empty_slice();
+    grpc_metadata_array_init(&stream->headers);
+    grpc_metadata_array_init(&stream->trailers);
+    stream->next = client->open;
+    if (stream->next)
+        stream->next->prev = stream;
+    client->open = stream;
+
+    stream_pump(stream);
+    grpc_op ending[] = {rpc_op(GRPC_OP_RECV_INITIAL_METADATA), rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT)};
+    ending[0].data.recv_initial_metadata.recv_initial_metadata = &stream->headers;
+    ending[1].data.recv_status_on_client.trailing_metadata = &stream->trailers;
+    ending[1].data.recv_status_on_client.status = &stream->code;
+    ending[1].data.recv_status_on_client.status_details = &stream->details;
+    batch(stream, ending, ARRAY_SIZE(ending), &stream->status_tag);
+    stream_recv(stream);
+    return stream;
+}
+
+void rpc_client_call(struct rpc_client *client, const struct rpc_request *request, rpc_reply_cb cb, void *data)
+{
+    struct titan_error err;
+    struct rpc_stream *stream = stream_open(client, request, &err);
+    if (!stream) {
+        cb(NULL, &err, data);
+        return;
+    }
+    stream->cb = cb;
+    stream->data = data;
+    if (client->closing)
+        stream_cancel(stream);
+}
+
+void rpc_client_keep(struct rpc_client *client)
+{
+    client->kept = true;
+}
+
+titan_status rpc_client_stream(struct rpc_client *client, const struct rpc_request *request,
+                               const struct rpc_stream_events *events, void *data, struct rpc_stream **ret,
+                               struct titan_error *err)
+{
+    struct titan_error why;
+    titan_assert(events->on_message && events->on_close);
+    if (client->closing)
+        return titan_fail(err, TITAN_ECANCELLED, "%s: the client is closing", request->path);
+    struct rpc_stream *stream = stream_open(client, request, err ? err : &why);
+    if (!stream)
+        return TITAN_ENOMEM;
     stream->events = *events;
     stream->data = data;
-    stream->send_tag = (struct rpc_tag){.fn = stream_send_tag, .owner = stream};
-    stream->recv_tag = (struct rpc_tag){.fn = stream_recv_tag, .owner = stream};
-    stream->status_tag = (struct rpc_tag){.fn = stream_status_tag, .owner = stream};
-    stream->close_send = half_close;
-    stream_pump(stream);
-
-    start(&stream->base, &ending, 1, &stream->status_tag);
-    start(&stream->base, receive, ARRAY_SIZE(receive), &stream->recv_tag);
     *ret = stream;
     return TITAN_OK;
 }
 
 titan_status rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *message)
 {
-    if (stream->over || stream->has_status || stream->close_send || stream->closed_send || stream->base.cancelled)
+    if (stream->over || stream->has_status || stream->close_send || stream->closed_send || stream->cancelled)
         return TITAN_ECANCELLED;
     if (stream->out.n >= SEND_QUEUE)
         return TITAN_EAGAIN;
@@ -310,10 +548,10 @@ void rpc_stream_close_send(struct rpc_stream *stream)
 void rpc_stream_cancel(struct rpc_stream *stream)
 {
     if (!stream->over)
-        call_cancel(&stream->base);
+        stream_cancel(stream);
 }
 
-/* --- client ------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err)
@@ -321,36 +559,25 @@ titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct r
     struct rpc_client *client = calloc(1, sizeof(*client));
     if (!client)
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a client");
-    client->loop = loop;
-    titan_status status = rpc_remote_open(target, tls, &client->remote, err);
+    client->socket = -1;
+    titan_status status = rpc_targets_parse(target, &client->targets, err);
+    client->target = client->targets.at[0];
+    if (status == TITAN_OK && tls && !is_local(client->target))
+        status = rpc_pair_open(tls, &client->pair, err);
+    if (status == TITAN_OK) {
+        rpc_library_enter();
+        status = rpc_queue_start(&client->queue, loop, err);
+        if (status != TITAN_OK)
+            rpc_library_leave();
+    }
     if (status != TITAN_OK) {
+        rpc_pair_free(client->pair);
         free(client);
         return status;
     }
-    status = rpc_queue_start(&client->queue, loop, err);
-    if (status != TITAN_OK) {
-        rpc_remote_close(&client->remote);
-        free(client);
-        return status;
-    }
+    client->channel = channel_create(client->target, client->pair, -1);
     *ret = client;
     return TITAN_OK;
-}
-
-titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err)
-{
-    return rpc_remote_token(&client->remote, token, err);
-}
-
-void rpc_client_reconnect(struct rpc_client *client, bool next)
-{
-    if (!client->closing)
-        rpc_remote_reconnect(&client->remote, next);
-}
-
-const char *rpc_client_target(const struct rpc_client *client)
-{
-    return client->remote.target;
 }
 
 static void client_stopped(void *data)
@@ -359,8 +586,15 @@ static void client_stopped(void *data)
     titan_assert(client->stopped && !client->open);
     void (*done)(void *) = client->done;
     void *done_data = client->data;
-    rpc_remote_close(&client->remote);
+    grpc_channel_destroy(client->channel);
+    rpc_pair_free(client->pair);
+    if (client->socket >= 0)
+        (void)close(client->socket);
+    if (client->authorization)
+        explicit_bzero(client->authorization, strlen(client->authorization));
+    free(client->authorization);
     free(client);
+    rpc_library_leave();
     if (done)
         done(done_data);
 }
@@ -379,7 +613,7 @@ void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *dat
     client->closing = true;
     client->done = done;
     client->data = data;
-    for (struct open_call *call = client->open; call; call = call->next)
-        call_cancel(call);
+    for (struct rpc_stream *stream = client->open; stream; stream = stream->next)
+        stream_cancel(stream);
     client_advance(client);
 }

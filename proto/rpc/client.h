@@ -22,8 +22,9 @@ struct rpc_stream;
  * resolved address with 50 ms .. 2 s back-off. All callbacks run on loop. */
 titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Sends a bearer token with each call. TITAN_EPERM for TCP without TLS, and at each new connection for a Unix socket of
- * another user (remote.h). */
+/* Sends a bearer token with each call to servers that may have it: over TLS, or over a Unix socket of a server of root,
+ * of this process's user, or of the packaged Titan user. Any user can create a socket at a path given to another user.
+ * TITAN_EPERM for TCP without TLS, and at each new connection for a Unix socket of another user. */
 titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err) TITAN_MUST_USE;
 /* The next call makes a new connection and resolves the name again, without back-off; next: to the next address of the
  * list. Open calls continue. Use after a failed call: the caller decides what to repeat, and when. */
@@ -32,10 +33,19 @@ const char *rpc_client_target(const struct rpc_client *client); /* address of th
 /* Cancels open calls and streams, calls every pending callback with TITAN_ECANCELLED, then done. */
 void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *data);
 
-/* One call, one reply. reply is NULL unless err->status is TITAN_OK, and freed after cb. deadline_ms 0 = none. */
+/* What a call asks for. */
+struct rpc_request {
+    const char *path; /* "/titan.v1.Titan/Submit"; outlives the call */
+    const ProtobufCMessage *message;
+    const ProtobufCMessageDescriptor *reply;
+    uint32_t deadline_ms; /* 0 = none */
+};
+
+/* One call, one reply. reply is NULL unless err->status is TITAN_OK, and freed after cb. */
 typedef void (*rpc_reply_cb)(const ProtobufCMessage *reply, const struct titan_error *err, void *data);
-void rpc_client_call(struct rpc_client *client, const char *path, const ProtobufCMessage *request,
-                     const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_reply_cb cb, void *data);
+void rpc_client_call(struct rpc_client *client, const struct rpc_request *request, rpc_reply_cb cb, void *data);
+/* Within a reply's callback: the caller frees the reply (protobuf_c_message_free_unpacked). */
+void rpc_client_keep(struct rpc_client *client);
 
 struct rpc_stream_events {
     void (*on_message)(struct rpc_stream *stream, const ProtobufCMessage *message, void *data);
@@ -43,10 +53,8 @@ struct rpc_stream_events {
      * is freed afterwards. */
     void (*on_close)(struct rpc_stream *stream, const struct titan_error *err, void *data);
 };
-/* Opens a stream. request: the first message; NULL for a bidirectional stream that sends later. half_close: no further
- * message will be sent (server streaming). */
-titan_status rpc_client_stream(struct rpc_client *client, const char *path, const ProtobufCMessage *request,
-                               bool half_close, const ProtobufCMessageDescriptor *reply,
+/* Opens a stream of replies to the request's message. message NULL: a bidirectional stream, which sends later. */
+titan_status rpc_client_stream(struct rpc_client *client, const struct rpc_request *request,
                                const struct rpc_stream_events *events, void *data, struct rpc_stream **ret,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Queues a message. TITAN_EAGAIN: 8192 messages are queued already; TITAN_ECANCELLED: the stream has ended. */
@@ -66,15 +74,13 @@ titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, str
 const char *rpc_channel_passed(const struct rpc_channel *channel);
 titan_status rpc_channel_token(struct rpc_channel *channel, const char *token, struct titan_error *err) TITAN_MUST_USE;
 void rpc_channel_close(struct rpc_channel *channel);
-titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
+titan_status rpc_channel_call(struct rpc_channel *channel, const struct rpc_request *request,
                               ProtobufCMessage **ret_reply, struct titan_error *err) TITAN_MUST_USE;
 /* Server stream: each() gets every message. If it returns false, the call is cancelled with TITAN_OK. interrupted, if
  * not NULL: *interrupted is polled every 50 ms; non-zero ends the stream with TITAN_ECANCELLED (set it from a signal
- * handler). tick, if not NULL, is called at least every 100 ms (progress lines). */
-titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                                const ProtobufCMessageDescriptor *reply,
-                                bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),
-                                void *data, const volatile int *interrupted, struct titan_error *err) TITAN_MUST_USE;
+ * handler). */
+titan_status rpc_channel_stream(struct rpc_channel *channel, const struct rpc_request *request,
+                                bool (*each)(const ProtobufCMessage *message, void *data), void *data,
+                                const volatile int *interrupted, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -58,8 +58,10 @@ static double round_ms(const char *titand, const char *dir)
     Titan__V1__VersionRequest request = TITAN__V1__VERSION_REQUEST__INIT;
     titan_status status = rpc_channel_open(target, NULL, &channel, &err);
     if (status == TITAN_OK)
-        status = rpc_channel_call(channel, "/titan.v1.Titan/Version", &request.base,
-                                  &titan__v1__version_response__descriptor, 10000, &reply, &err);
+        status = rpc_channel_call(channel,
+                                  &(struct rpc_request){"/titan.v1.Titan/Version", &request.base,
+                                                        &titan__v1__version_response__descriptor, 10000},
+                                  &reply, &err);
     double ms = (double)(clock_mono_ns() - begin) / 1e6;
     if (status != TITAN_OK)
         fprintf(stderr, "start_latency: %s\n", err.msg);

@@ -75,7 +75,9 @@ static void send_one(struct load *l, int64_t due_ns)
         abort();
     *s = (struct sent){l, due_ns};
     l->sent++;
-    rpc_client_call(client, "/titan.v1.Titan/Submit", &l->request.base, &titan__v1__submit_response__descriptor, 60000,
+    rpc_client_call(client,
+                    &(struct rpc_request){"/titan.v1.Titan/Submit", &l->request.base,
+                                          &titan__v1__submit_response__descriptor, 60000},
                     on_submitted, s);
 }
 
@@ -103,8 +105,10 @@ static void probe(struct load *l, const char *target)
             continue;
         ProtobufCMessage *reply;
         int64_t begin = clock_mono_ns();
-        if (rpc_channel_call(channel, "/titan.v1.Titan/GetJob", &request.base, &titan__v1__get_job_response__descriptor,
-                             10000, &reply, NULL) != TITAN_OK)
+        if (rpc_channel_call(channel,
+                             &(struct rpc_request){"/titan.v1.Titan/GetJob", &request.base,
+                                                   &titan__v1__get_job_response__descriptor, 10000},
+                             &reply, NULL) != TITAN_OK)
             continue;
         l->probes[l->nprobes++] = clock_mono_ns() - begin;
         protobuf_c_message_free_unpacked(reply, NULL);

@@ -148,8 +148,9 @@ static void session_try(struct session *s)
     static const struct rpc_stream_events events = {on_stream_message, on_stream_close};
     titan_assert(!s->stream && !s->closing);
     struct titan_error err = {0};
-    if (rpc_client_stream(s->client, session_path, NULL, false, &titan__internal__coordinator_message__descriptor,
-                          &events, s, &s->stream, &err) != TITAN_OK) {
+    if (rpc_client_stream(
+            s->client, &(struct rpc_request){session_path, NULL, &titan__internal__coordinator_message__descriptor, 0},
+            &events, s, &s->stream, &err) != TITAN_OK) {
         tlog_warn(&s->log, "coordinator not reached", "reason=\"%s\"", err.msg);
         s->stream = NULL;
         retry_later(s);

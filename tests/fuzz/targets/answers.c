@@ -66,25 +66,23 @@ static titan_status answer(const ProtobufCMessageDescriptor *type, ProtobufCMess
     return status;
 }
 
-titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
+titan_status rpc_channel_call(struct rpc_channel *channel, const struct rpc_request *request,
                               ProtobufCMessage **ret_reply, struct titan_error *err)
 {
-    (void)channel, (void)path, (void)request, (void)deadline_ms;
+    (void)channel;
     if (in.len == 0)
         return titan_fail(err, TITAN_EUNREACHABLE, "no more");
-    return answer(reply, ret_reply, err);
+    return answer(request->reply, ret_reply, err);
 }
 
-titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                                const ProtobufCMessageDescriptor *reply,
-                                bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),
-                                void *data, const volatile int *interrupted, struct titan_error *err)
+titan_status rpc_channel_stream(struct rpc_channel *channel, const struct rpc_request *request,
+                                bool (*each)(const ProtobufCMessage *message, void *data), void *data,
+                                const volatile int *interrupted, struct titan_error *err)
 {
-    (void)channel, (void)path, (void)request, (void)tick, (void)interrupted;
+    (void)channel, (void)interrupted;
     for (bool more = true; more && in.len > 0;) {
         ProtobufCMessage *m = NULL;
-        TRY(answer(reply, &m, err));
+        TRY(answer(request->reply, &m, err));
         more = each(m, data);
         protobuf_c_message_free_unpacked(m, NULL);
     }

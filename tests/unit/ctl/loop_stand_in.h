@@ -150,34 +150,47 @@ void rpc_client_close(struct rpc_client *of, void (*done)(void *), void *data)
     (void)uv_idle_start(&client.idle, on_idle);
 }
 
-void rpc_client_call(struct rpc_client *of, const char *path, const ProtobufCMessage *request,
-                     const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, rpc_reply_cb cb, void *data)
+void rpc_client_call(struct rpc_client *of, const struct rpc_request *request, rpc_reply_cb cb, void *data)
 {
-    (void)of, (void)reply, (void)deadline_ms;
+    (void)of;
     struct call *c = calloc(1, sizeof(*c)), **at = &client.calls;
     titan_assert(c);
-    *c = (struct call){.method = strrchr(path, '/') + 1, .request = message_copy(request), .cb = cb, .data = data};
+    *c = (struct call){
+        .method = strrchr(request->path, '/') + 1, .request = message_copy(request->message), .cb = cb, .data = data};
     while (*at)
         at = &(*at)->next;
     *at = c;
     (void)uv_idle_start(&client.idle, on_idle);
 }
 
-titan_status rpc_client_stream(struct rpc_client *of, const char *path, const ProtobufCMessage *request,
-                               bool half_close, const ProtobufCMessageDescriptor *reply,
+titan_status rpc_client_stream(struct rpc_client *of, const struct rpc_request *request,
                                const struct rpc_stream_events *events, void *data, struct rpc_stream **ret,
                                struct titan_error *err)
 {
-    (void)of, (void)half_close, (void)reply, (void)err;
+    (void)of, (void)err;
     struct rpc_stream *s = calloc(1, sizeof(*s)), **at = &client.streams;
     titan_assert(s);
-    *s = (struct rpc_stream){
-        .events = events, .data = data, .method = strrchr(path, '/') + 1, .request = message_copy(request)};
+    *s = (struct rpc_stream){.events = events,
+                             .data = data,
+                             .method = strrchr(request->path, '/') + 1,
+                             .request = message_copy(request->message)};
     while (*at)
         at = &(*at)->next;
     *at = *ret = s;
     (void)uv_idle_start(&client.idle, on_idle);
     return TITAN_OK;
+}
+
+/* Only blocking calls come to these. */
+void rpc_client_keep(struct rpc_client *of)
+{
+    (void)of;
+}
+
+const char *rpc_client_target(const struct rpc_client *of)
+{
+    (void)of;
+    return "";
 }
 
 void rpc_stream_cancel(struct rpc_stream *s)

@@ -48,25 +48,23 @@ void rpc_channel_close(struct rpc_channel *channel)
     (void)channel;
 }
 
-titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
+titan_status rpc_channel_call(struct rpc_channel *channel, const struct rpc_request *request,
                               ProtobufCMessage **ret_reply, struct titan_error *err)
 {
-    (void)channel, (void)deadline_ms;
+    (void)channel;
     *ret_reply = NULL;
-    TRY(serve(method_of(path), request, NULL, NULL, ret_reply, err));
+    TRY(serve(method_of(request->path), request->message, NULL, NULL, ret_reply, err));
     assert_non_null(*ret_reply);
-    assert_ptr_equal((*ret_reply)->descriptor, reply);
+    assert_ptr_equal((*ret_reply)->descriptor, request->reply);
     return TITAN_OK;
 }
 
-titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                                const ProtobufCMessageDescriptor *reply,
-                                bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),
-                                void *data, const volatile int *interrupted, struct titan_error *err)
+titan_status rpc_channel_stream(struct rpc_channel *channel, const struct rpc_request *request,
+                                bool (*each)(const ProtobufCMessage *message, void *data), void *data,
+                                const volatile int *interrupted, struct titan_error *err)
 {
-    (void)channel, (void)reply, (void)tick, (void)interrupted;
-    return serve(method_of(path), request, each, data, NULL, err);
+    (void)channel, (void)interrupted;
+    return serve(method_of(request->path), request->message, each, data, NULL, err);
 }
 
 /* A copy that a caller may free. */

@@ -45,23 +45,21 @@ void rpc_channel_close(struct rpc_channel *channel)
     (void)channel;
 }
 
-titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
+titan_status rpc_channel_call(struct rpc_channel *channel, const struct rpc_request *request,
                               ProtobufCMessage **ret_reply, struct titan_error *err)
 {
-    (void)channel, (void)path, (void)request, (void)deadline_ms, (void)err;
-    assert_ptr_equal(next->descriptor, reply);
+    (void)channel, (void)err;
+    assert_ptr_equal(next->descriptor, request->reply);
     *ret_reply = TAKE(next);
     return TITAN_OK;
 }
 
-titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                                const ProtobufCMessageDescriptor *reply,
-                                bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),
-                                void *data, const volatile int *interrupted, struct titan_error *err)
+titan_status rpc_channel_stream(struct rpc_channel *channel, const struct rpc_request *request,
+                                bool (*each)(const ProtobufCMessage *message, void *data), void *data,
+                                const volatile int *interrupted, struct titan_error *err)
 {
-    (void)channel, (void)path, (void)request, (void)tick, (void)interrupted, (void)err;
-    assert_ptr_equal(next->descriptor, reply);
+    (void)channel, (void)interrupted, (void)err;
+    assert_ptr_equal(next->descriptor, request->reply);
     (void)each(next, data);
     protobuf_c_message_free_unpacked(TAKE(next), NULL);
     return TITAN_OK;

@@ -356,7 +356,9 @@ static void submit(struct fixture *f, const char *name, const char *recipe, uint
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
     request.name = (char *)(uintptr_t)name;
     request.recipe = (char *)(uintptr_t)recipe;
-    rpc_client_call(f->client, UNARY, &request.base, &titan__v1__submit_response__descriptor, deadline_ms, on_reply, f);
+    rpc_client_call(f->client,
+                    &(struct rpc_request){UNARY, &request.base, &titan__v1__submit_response__descriptor, deadline_ms},
+                    on_reply, f);
 }
 
 static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
@@ -385,8 +387,9 @@ static void watch(struct fixture *f, uint64_t count, uint64_t bytes)
     request.after_event_id = count;
     request.job_id = bytes;
     f->in_order = true;
-    assert_int_equal(rpc_client_stream(f->client, STREAM, &request.base, true, &titan__v1__event__descriptor, &events,
-                                       f, &f->stream, NULL),
+    assert_int_equal(rpc_client_stream(f->client,
+                                       &(struct rpc_request){STREAM, &request.base, &titan__v1__event__descriptor, 0},
+                                       &events, f, &f->stream, NULL),
                      TITAN_OK);
 }
 
@@ -443,8 +446,9 @@ static void test_costly(void **state)
     enum { COSTLY_CALLS = 200 };
     Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
     for (int i = 0; i < COSTLY_CALLS; i++)
-        rpc_client_call(f->client, COSTLY, &request.base, &titan__v1__get_job_response__descriptor, 0, on_costly_reply,
-                        f);
+        rpc_client_call(f->client,
+                        &(struct rpc_request){COSTLY, &request.base, &titan__v1__get_job_response__descriptor, 0},
+                        on_costly_reply, f);
     run_until_count(f, &f->messages, 1);
     submit(f, "", "x", 0);
     run_until_count(f, &f->replies, 1);
@@ -503,9 +507,11 @@ static void session(struct fixture *f, struct rpc_client *client)
 {
     const struct rpc_stream_events events = {on_registration_ack, on_end};
     f->in_order = true;
-    assert_int_equal(rpc_client_stream(client, BIDI, NULL, false, &titan__internal__coordinator_message__descriptor,
-                                       &events, f, &f->stream, NULL),
-                     TITAN_OK);
+    assert_int_equal(
+        rpc_client_stream(client,
+                          &(struct rpc_request){BIDI, NULL, &titan__internal__coordinator_message__descriptor, 0},
+                          &events, f, &f->stream, NULL),
+        TITAN_OK);
 }
 
 static void test_bidi(void **state)
@@ -687,7 +693,8 @@ static void test_burst(void **state)
 
 static void call_with(struct fixture *f, const char *path, const ProtobufCMessage *request)
 {
-    rpc_client_call(f->client, path, request, &titan__v1__submit_response__descriptor, 0, on_reply, f);
+    rpc_client_call(f->client, &(struct rpc_request){path, request, &titan__v1__submit_response__descriptor, 0},
+                    on_reply, f);
     run_until_count(f, &f->replies, 1);
 }
 
@@ -1027,8 +1034,10 @@ static void health_check(struct fixture *f, const char *service)
     Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
     request.service = (char *)(uintptr_t)service;
     int before = f->replies;
-    rpc_client_call(f->client, "/grpc.health.v1.Health/Check", &request.base,
-                    &grpc__health__v1__health_check_response__descriptor, 0, on_check, f);
+    rpc_client_call(f->client,
+                    &(struct rpc_request){"/grpc.health.v1.Health/Check", &request.base,
+                                          &grpc__health__v1__health_check_response__descriptor, 0},
+                    on_check, f);
     run_until_count(f, &f->replies, before + 1);
 }
 
@@ -1045,9 +1054,10 @@ static void test_health(void **state)
 
     const struct rpc_stream_events events = {on_health, on_end};
     Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
-    assert_int_equal(rpc_client_stream(f->client, "/grpc.health.v1.Health/Watch", &request.base, true,
-                                       &grpc__health__v1__health_check_response__descriptor, &events, f, &f->stream,
-                                       NULL),
+    assert_int_equal(rpc_client_stream(f->client,
+                                       &(struct rpc_request){"/grpc.health.v1.Health/Watch", &request.base,
+                                                             &grpc__health__v1__health_check_response__descriptor, 0},
+                                       &events, f, &f->stream, NULL),
                      TITAN_OK);
     run_until_count(f, &f->messages, 1);
     assert_int_equal(f->number, 1);
@@ -1087,10 +1097,12 @@ static void ask_reflection(struct fixture *f, const char *method)
         GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
     request.message_request_case = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_LIST_SERVICES;
     request.list_services = (char *)(uintptr_t) "";
-    assert_int_equal(rpc_client_stream(f->client, method, &request.base, false,
-                                       &grpc__reflection__v1alpha__server_reflection_response__descriptor, &events, f,
-                                       &f->stream, NULL),
-                     TITAN_OK);
+    assert_int_equal(
+        rpc_client_stream(f->client,
+                          &(struct rpc_request){method, &request.base,
+                                                &grpc__reflection__v1alpha__server_reflection_response__descriptor, 0},
+                          &events, f, &f->stream, NULL),
+        TITAN_OK);
     run_until_count(f, &f->ends, 1);
     assert_int_equal(f->error.status, TITAN_OK);
     assert_string_equal(f->text, "titan.v1.Titan titan.internal.Coordinator grpc.health.v1.Health "
@@ -1138,7 +1150,7 @@ struct blocking {
     const char *target;
     titan_status unary, stream, stopped, interrupted, missing;
     uint64_t number;
-    int messages, ticks;
+    int messages;
     char passed[512];
     struct titan_error error;
 };
@@ -1167,11 +1179,6 @@ static bool interrupt_each(const ProtobufCMessage *message, void *data)
     return true;
 }
 
-static void count_tick(void *data)
-{
-    ((struct blocking *)data)->ticks++;
-}
-
 static void *blocking_thread(void *arg)
 {
     struct blocking *b = arg;
@@ -1182,8 +1189,10 @@ static void *blocking_thread(void *arg)
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
     request.recipe = (char *)(uintptr_t) "1234567";
     ProtobufCMessage *reply = NULL;
-    b->unary = rpc_channel_call(channel, UNARY, &request.base, &titan__v1__submit_response__descriptor,
-                                (uint32_t)patience_ms(60), &reply, &b->error);
+    b->unary = rpc_channel_call(
+        channel,
+        &(struct rpc_request){UNARY, &request.base, &titan__v1__submit_response__descriptor, (uint32_t)patience_ms(60)},
+        &reply, &b->error);
     if (reply) {
         b->number = ((Titan__V1__SubmitResponse *)reply)->job_id;
         protobuf_c_message_free_unpacked(reply, NULL);
@@ -1191,18 +1200,23 @@ static void *blocking_thread(void *arg)
     (void)snprintf(b->passed, sizeof(b->passed), "%s", rpc_channel_passed(channel));
     reply = NULL;
     b->missing =
-        rpc_channel_call(channel, "/titan.v1.Titan/None", &request.base, &titan__v1__submit_response__descriptor,
-                         (uint32_t)patience_ms(60), &reply, &b->error);
+        rpc_channel_call(channel,
+                         &(struct rpc_request){"/titan.v1.Titan/None", &request.base,
+                                               &titan__v1__submit_response__descriptor, (uint32_t)patience_ms(60)},
+                         &reply, &b->error);
     Titan__V1__WatchEventsRequest watch_request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
     watch_request.after_event_id = 50;
     watch_request.job_id = 10;
-    b->stream = rpc_channel_stream(channel, STREAM, &watch_request.base, &titan__v1__event__descriptor, count_each,
-                                   count_tick, b, NULL, &b->error);
+    b->stream = rpc_channel_stream(channel,
+                                   &(struct rpc_request){STREAM, &watch_request.base, &titan__v1__event__descriptor, 0},
+                                   count_each, b, NULL, &b->error);
     watch_request.after_event_id = UINT64_MAX;
-    b->stopped = rpc_channel_stream(channel, STREAM, &watch_request.base, &titan__v1__event__descriptor, stop_each,
-                                    NULL, b, NULL, &b->error);
-    b->interrupted = rpc_channel_stream(channel, STREAM, &watch_request.base, &titan__v1__event__descriptor,
-                                        interrupt_each, NULL, b, &interrupted, &b->error);
+    b->stopped = rpc_channel_stream(
+        channel, &(struct rpc_request){STREAM, &watch_request.base, &titan__v1__event__descriptor, 0}, stop_each, b,
+        NULL, &b->error);
+    b->interrupted = rpc_channel_stream(
+        channel, &(struct rpc_request){STREAM, &watch_request.base, &titan__v1__event__descriptor, 0}, interrupt_each,
+        b, &interrupted, &b->error);
     rpc_channel_close(channel);
     return NULL;
 }

@@ -193,7 +193,9 @@ static titan_status call(struct fixture *f, struct rpc_client *client)
     Titan__V1__VersionRequest request = TITAN__V1__VERSION_REQUEST__INIT;
     int before = f->replies;
     f->identity = (struct rpc_identity){.uid = 12345};
-    rpc_client_call(client, METHOD, &request.base, &titan__v1__version_response__descriptor, (uint32_t)patience_ms(60),
+    rpc_client_call(client,
+                    &(struct rpc_request){METHOD, &request.base, &titan__v1__version_response__descriptor,
+                                          (uint32_t)patience_ms(60)},
                     on_reply, f);
     while (f->replies == before)
         (void)uv_run(&f->loop, UV_RUN_ONCE);

@@ -199,7 +199,7 @@ static void *call(struct fixture *f, const char *method, const ProtobufCMessage 
     (void)snprintf(path, sizeof(path), "/titan.v1.Titan/%s", method);
     f->reply_here = false;
     f->reply_type = type;
-    rpc_client_call(f->client, path, request, type, (uint32_t)patience_ms(60), on_reply, f);
+    rpc_client_call(f->client, &(struct rpc_request){path, request, type, (uint32_t)patience_ms(60)}, on_reply, f);
     spin(f, &f->reply_here);
     return TAKE(f->reply);
 }
@@ -279,8 +279,10 @@ static void connect_agent(struct fixture *f, const char *node)
     registration.proves = true;
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
     m.registration = &registration;
-    assert_int_equal(rpc_client_stream(f->client, "/titan.internal.Coordinator/Session", NULL, false,
-                                       &titan__internal__coordinator_message__descriptor, &events, f, &f->agent, NULL),
+    assert_int_equal(rpc_client_stream(f->client,
+                                       &(struct rpc_request){"/titan.internal.Coordinator/Session", NULL,
+                                                             &titan__internal__coordinator_message__descriptor, 0},
+                                       &events, f, &f->agent, NULL),
                      TITAN_OK);
     assert_int_equal(rpc_stream_send(f->agent, &m.base), TITAN_OK);
 }
@@ -438,8 +440,10 @@ static void submit_within(struct fixture *f, const char *key, uint32_t ms, uint6
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
     request.recipe = f->recipe;
     request.idempotency_key = (char *)key;
-    rpc_client_call(f->client, "/titan.v1.Titan/Submit", &request.base, &titan__v1__submit_response__descriptor, ms,
-                    on_job, ret);
+    rpc_client_call(
+        f->client,
+        &(struct rpc_request){"/titan.v1.Titan/Submit", &request.base, &titan__v1__submit_response__descriptor, ms},
+        on_job, ret);
 }
 
 static void submit_without_waiting(struct fixture *f, const char *key, uint64_t *ret)
