@@ -253,9 +253,11 @@ static void write_whole(const char *dir, char path[PATH_MAX])
         {{.tensor = 0, .rows = 4, .col = 2, .cols = 1, .data = values}}};
     struct buf entries[2] = {BUF_INIT, BUF_INIT};
     for (int r = 0; r < 2; r++)
-        assert_int_equal(checkpoint_write_shard(-1, dir, &info, r, specs, 2, cuts[r], 2 - r, &entries[r], NULL),
+        assert_int_equal(checkpoint_write_shard(-1, dir, &info, &(struct checkpoint_part){specs, 2, cuts[r], 2 - r, r},
+                                                &entries[r], NULL),
                          TITAN_OK);
-    assert_int_equal(checkpoint_commit(-1, dir, &info, specs, 2, entries, 2, path, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_commit(-1, dir, &info, &(struct checkpoint_parts){specs, 2, entries, 2}, path, NULL),
+                     TITAN_OK);
     for (int r = 0; r < 2; r++)
         buf_free(&entries[r]);
 }
@@ -321,7 +323,7 @@ static void test_load(void **state)
         size_t n_steps = 0;
         write_whole(dir, path);
         spoil(path, files[seeded_draw(3)]);
-        if (checkpoint_load(path, specs, 2, wanted, 2, NULL, &err) == TITAN_OK)
+        if (checkpoint_load(path, &(struct checkpoint_part){specs, 2, wanted, 2, 0}, NULL, &err) == TITAN_OK)
             accepted++;
         else
             assert_true(err.msg[0] && !strchr(err.msg, '\n'));

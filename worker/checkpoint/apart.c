@@ -48,12 +48,12 @@ static bool ended_within(struct apart *a, int ms)
     return rc == 0 && atomic_load(&a->over);
 }
 
-titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, struct titan_error *err)
+titan_status apart_run(struct apart *a, const struct apart_limit *limit, struct titan_error *err)
 {
     pthread_t thread;
     sigset_t every, old;
 
-    titan_assert(a->run && a->clear && still_ms >= 0);
+    titan_assert(a->run && a->clear && limit->still_ms >= 0);
     titan_assert(atomic_load(&a->holders) == 1);
     (void)sigfillset(&every);
     (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* the main thread handles signals */
@@ -77,8 +77,8 @@ titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, st
         if (now_moved != moved)
             moved_at = now;
         moved = now_moved;
-        unwanted = stop && atomic_load(stop);
-        if (!unwanted && (still_ms == 0 || now - moved_at < still_ms * INT64_C(1000000)))
+        unwanted = limit->stop && atomic_load(limit->stop);
+        if (!unwanted && (limit->still_ms == 0 || now - moved_at < limit->still_ms * INT64_C(1000000)))
             continue;
         atomic_store(&a->watch.stop, 1);
         ended = ended_within(a, LINGER_MS) && a->status != TITAN_EREVOKED;
@@ -87,7 +87,7 @@ titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, st
     progress_wait_end();
     if (!ended)
         return unwanted ? titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its checkpoint was read")
-                        : titan_fail(err, TITAN_ETIMEDOUT, "no answer for %d s", still_ms / 1000);
+                        : titan_fail(err, TITAN_ETIMEDOUT, "no answer for %d s", limit->still_ms / 1000);
     if (a->status != TITAN_OK && err)
         *err = a->error;
     return a->status;

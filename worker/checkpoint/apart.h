@@ -34,9 +34,13 @@ struct apart {
 
 /* job: from calloc, with run and clear set. */
 void apart_init(struct apart *a);
-/* Runs the job and returns its status. TITAN_ETIMEDOUT: no progress for still_ms (0 = wait without limit);
- * TITAN_EREVOKED: *stop became non-zero (NULL = never). The job may then still run, and is not used again. */
-titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, struct titan_error *err) TITAN_MUST_USE;
+/* When a caller abandons a job. */
+struct apart_limit {
+    int still_ms;           /* TITAN_ETIMEDOUT: no progress for so long; 0 = wait without limit */
+    const atomic_int *stop; /* TITAN_EREVOKED: *stop became non-zero; NULL = never */
+};
+/* Runs the job and returns its status. At its limit the job may still run, and is not used again. */
+titan_status apart_run(struct apart *a, const struct apart_limit *limit, struct titan_error *err) TITAN_MUST_USE;
 void apart_close(struct apart *a);
 
 #endif

@@ -130,70 +130,61 @@ static const char *dtype_of(const struct manifest *m, const struct shard_slice *
     return manifest_dtype(&m->tensors[slice->tensor]);
 }
 
-static titan_status write_slices(int at, const struct manifest *m, const struct shard_slice *slices,
-                                 struct manifest_file *file, struct titan_error *err)
-{
-    titan_assert(at >= 0 && file->nslices >= 0);
-    const size_t n = (size_t)file->nslices;
-    _cleanup_free_ struct safetensors_entry *entries = calloc(n + 1, sizeof(*entries));
-    _cleanup_free_ char(*names)[MANIFEST_SLICE_NAME_MAX] = calloc(n + 1, sizeof(*names));
-    if (!entries || !names)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to write %zu pieces", n);
-    for (size_t i = 0; i < n; i++) {
-        int64_t place;
-        manifest_slice_name(m, &file->slices[i], names[i], &place);
-        entries[i] = (struct safetensors_entry){
-            .name = names[i], .dtype = dtype_of(m, &slices[i]), .shape = {slices[i].rows, slices[i].cols}, .ndim = 2};
-    }
-    struct safetensors_writer *w = NULL;
-    TRY(safetensors_create(at, file->name, entries, n, NULL, &w, err));
-    for (size_t i = 0; i < n; i++) {
-        const size_t elements = (size_t)(slices[i].rows * slices[i].cols);
-        const char *const dtype = dtype_of(m, &slices[i]);
-        titan_status status =
-            slices[i].bf16 ? safetensors_append_halves(w, names[i], dtype, (const void *)slices[i].data, elements, err)
-                           : safetensors_append_floats(w, names[i], dtype, slices[i].data, elements, err);
-        if (status != TITAN_OK) {
-            safetensors_abandon(w);
-            return status;
-        }
-    }
-    return safetensors_finish(w, &file->bytes, &file->crc, err);
-}
-
-/* Of a slice of ours: it lies in its tensor. */
-static void assert_inside(const struct tensor_spec *specs, int nspecs, const struct shard_slice *p)
+/* A slice of ours lies in its tensor. */
+static void assert_inside(const struct checkpoint_part *part, const struct shard_slice *p)
 {
     int64_t rows, cols;
-    titan_assert(p->tensor >= 0 && p->tensor < nspecs);
-    shard_slice_matrix(&specs[p->tensor], &rows, &cols);
+    titan_assert(p->tensor >= 0 && p->tensor < part->n_specs);
+    shard_slice_matrix(&part->specs[p->tensor], &rows, &cols);
     titan_assert(p->row >= 0 && p->rows >= 0 && p->row + p->rows <= rows);
     titan_assert(p->col >= 0 && p->cols >= 0 && p->col + p->cols <= cols);
 }
 
-titan_status checkpoint_write_shard(int folder, const char *dir, const struct checkpoint_info *info, int rank,
-                                    const struct tensor_spec *specs, int nspecs, const struct shard_slice *slices,
-                                    int nslices, struct buf *entry, struct titan_error *err)
+titan_status checkpoint_write_shard(int folder, const char *dir, const struct checkpoint_info *info,
+                                    const struct checkpoint_part *part, struct buf *entry, struct titan_error *err)
 {
-    titan_assert(rank >= 0 && nslices >= 0 && nspecs >= 0);
-    const struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
-    _cleanup_(manifest_file_clear) struct manifest_file file = {0};
-    _cleanup_free_ struct shard_slice *kept = calloc((size_t)nslices + 1, sizeof(*kept));
-    file.slices = calloc((size_t)nslices + 1, sizeof(*file.slices));
-    if (!kept || !file.slices)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to write %d pieces", nslices);
-    for (int i = 0; i < nslices; i++) {
-        assert_inside(specs, nspecs, &slices[i]);
-        if (slices[i].rows == 0 || slices[i].cols == 0)
+    titan_assert(part->rank >= 0 && part->n_slices >= 0 && part->n_specs >= 0);
+    const size_t room = (size_t)part->n_slices + 1;
+    const struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)part->specs, .ntensors = part->n_specs};
+    _cleanup_(manifest_file_clear) struct manifest_file file = {.slices = calloc(room, sizeof(*file.slices))};
+    _cleanup_free_ struct shard_slice *slices = calloc(room, sizeof(*slices));
+    _cleanup_free_ struct safetensors_entry *entries = calloc(room, sizeof(*entries));
+    _cleanup_free_ char(*names)[MANIFEST_SLICE_NAME_MAX] = calloc(room, sizeof(*names));
+    if (!file.slices || !slices || !entries || !names)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to write %d pieces", part->n_slices);
+    size_t n = 0;
+    for (const struct shard_slice *p = part->slices; p < part->slices + part->n_slices; p++) {
+        int64_t place;
+        assert_inside(part, p);
+        if (p->rows == 0 || p->cols == 0)
             continue;
-        kept[file.nslices] = slices[i];
-        file.slices[file.nslices++] = (struct manifest_slice){.slice = slices[i], .range = -1};
+        slices[n] = *p;
+        file.slices[n] = (struct manifest_slice){.slice = *p, .range = -1};
+        manifest_slice_name(&m, &file.slices[n], names[n], &place);
+        entries[n] = (struct safetensors_entry){
+            .name = names[n], .dtype = dtype_of(&m, p), .shape = {p->rows, p->cols}, .ndim = 2};
+        n++;
     }
-    titan_assert(file.nslices <= nslices);
+    titan_assert(n < room);
+    file.nslices = (int)n;
+
     _cleanup_fd_ int at = -1;
     TRY(checkpoint_unfinished_open(folder, dir, info, &at, err));
-    (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", rank);
-    titan_status status = write_slices(at, &m, kept, &file, err);
+    (void)snprintf(file.name, sizeof(file.name), "rank-%05d.safetensors", part->rank);
+    const struct safetensors_header header = {.entries = entries, .n = n};
+    struct safetensors_writer *w = NULL;
+    titan_status status = safetensors_create(at, file.name, &header, &w, err);
+    for (size_t i = 0; i < n && status == TITAN_OK; i++) {
+        const size_t elements = (size_t)(slices[i].rows * slices[i].cols);
+        const char *const dtype = dtype_of(&m, &slices[i]);
+        status = slices[i].bf16
+                     ? safetensors_append_halves(w, names[i], dtype, (const void *)slices[i].data, elements, err)
+                     : safetensors_append_floats(w, names[i], dtype, slices[i].data, elements, err);
+    }
+    if (status == TITAN_OK)
+        status = safetensors_finish(w, &file.bytes, &file.crc, err);
+    else
+        safetensors_abandon(w);
     if (status == TITAN_OK && fsync(at) < 0 && errno != EINVAL)
         status = titan_fail_errno(err, "cannot sync the folder of '%s'", file.name);
     if (status != TITAN_OK) {
@@ -202,40 +193,6 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
     }
     manifest_print_file(&file, entry);
     return buf_failed(entry) ? titan_fail(err, TITAN_ENOMEM, "no memory for a manifest entry") : TITAN_OK;
-}
-
-/* manifest.json of the unfinished folder, durable. */
-static titan_status write_manifest(int at, struct checkpoint_info *info, const struct tensor_spec *specs, int nspecs,
-                                   const struct buf *entries, int world, struct titan_error *err)
-{
-    titan_assert(at >= 0 && world >= 1);
-    struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)specs, .ntensors = nspecs};
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    titan_status status = TITAN_OK;
-    m.files = calloc((size_t)world, sizeof(*m.files));
-    if (!m.files)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %d entries", world);
-    info->bytes = 0;
-    for (int r = 0; r < world && status == TITAN_OK; r++) {
-        status = manifest_parse_file(entries[r].data ? entries[r].data : "", entries[r].len, &m, &m.files[r], err);
-        if (status != TITAN_OK) {
-            status = titan_error_wrap(err, "manifest entry of rank %d", r);
-            break;
-        }
-        m.nfiles++;
-        info->bytes += m.files[r].bytes;
-    }
-    if (status == TITAN_OK)
-        status = manifest_check_cover(&m, err);
-    if (status == TITAN_OK)
-        status = manifest_print(&m, &text, err);
-    if (status == TITAN_OK)
-        status = file_replace_at(at, MANIFEST_NAME, text.data, text.len, err);
-    titan_assert(m.nfiles <= world);
-    for (int r = 0; r < m.nfiles; r++)
-        manifest_file_clear(&m.files[r]);
-    free(m.files);
-    return status;
 }
 
 /* Out of the way, under a name that the next sweep removes. */
@@ -289,22 +246,45 @@ static titan_status publish(int at, const char *folder, const char *name, const 
     return dir_remove_at(at, gone, err);
 }
 
-titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
-                               int nspecs, const struct buf *entries, int world, char *ret_path,
-                               struct titan_error *err)
+titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info,
+                               const struct checkpoint_parts *parts, char *ret_path, struct titan_error *err)
 {
-    titan_assert(world >= 1 && nspecs >= 0);
-    char folder[NAME_BYTES], path[PATH_MAX];
-    _cleanup_fd_ int own = -1;
+    titan_assert(parts->n >= 1 && parts->n_specs >= 0);
+    char folder[NAME_BYTES], name[NAME_BYTES], path[PATH_MAX];
+    _cleanup_fd_ int own = -1, inside = -1;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct manifest m = {.info = *info, .tensors = (struct tensor_spec *)parts->specs, .ntensors = parts->n_specs};
     unfinished_name(info, folder);
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, info->step);
     TRY(checkpoint_path(path, dir, info->step, err));
     TRY(enter(&at, &own, dir, err));
-    char name[NAME_BYTES];
-    _cleanup_fd_ int inside = -1;
-    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, info->step);
     titan_status status = dir_open_at(at, folder, false, &inside, err);
+    if (status == TITAN_OK && !(m.files = calloc((size_t)parts->n, sizeof(*m.files))))
+        status = titan_fail(err, TITAN_ENOMEM, "no memory for %d entries", parts->n);
+
+    /* manifest.json of the unfinished folder, durable. */
+    info->bytes = 0;
+    for (int r = 0; r < parts->n && status == TITAN_OK; r++) {
+        const struct buf *entry = &parts->entries[r];
+        status = manifest_parse_file(entry->data ? entry->data : "", entry->len, &m, &m.files[r], err);
+        if (status != TITAN_OK) {
+            status = titan_error_wrap(err, "manifest entry of rank %d", r);
+            break;
+        }
+        m.nfiles++;
+        info->bytes += m.files[r].bytes;
+    }
+    titan_assert(m.nfiles <= parts->n);
     if (status == TITAN_OK)
-        status = write_manifest(inside, info, specs, nspecs, entries, world, err);
+        status = manifest_check_cover(&m, err);
+    if (status == TITAN_OK)
+        status = manifest_print(&m, &text, err);
+    if (status == TITAN_OK)
+        status = file_replace_at(inside, MANIFEST_NAME, text.data, text.len, err);
+    for (int r = 0; r < m.nfiles; r++)
+        manifest_file_clear(&m.files[r]);
+    free(m.files);
+
     if (status == TITAN_OK)
         status = publish(at, folder, name, info, err);
     if (status == TITAN_OK && fsync(at) < 0 && errno != EINVAL)
@@ -387,23 +367,6 @@ static titan_status as_damage(titan_status status, struct titan_error *err)
     return TITAN_ECORRUPT;
 }
 
-/* The checkpoint's own folder: no link, wherever the folder it lies in may be. */
-static titan_status open_checkpoint(const char *path, int *ret_fd, struct titan_error *err)
-{
-    char dir[PATH_MAX];
-    _cleanup_fd_ int at = -1;
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return as_damage(dir_open_at(AT_FDCWD, path, false, ret_fd, err), err);
-    if ((size_t)snprintf(dir, sizeof(dir), "%.*s", slash == path ? 1 : (int)(slash - path), path) >= sizeof(dir))
-        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
-    TRY(open_dir(dir, &at, err));
-    const titan_status status = as_damage(dir_open_at(at, slash + 1, false, ret_fd, err), err);
-    if (status != TITAN_OK)
-        (void)titan_error_wrap(err, "'%s'", dir);
-    return status;
-}
-
 /* at: the checkpoint's folder; path names it in messages. */
 static titan_status read_manifest_at(int at, const char *path, struct manifest *ret, struct titan_error *err)
 {
@@ -425,9 +388,21 @@ static titan_status read_manifest_at(int at, const char *path, struct manifest *
 /* ret_at: the checkpoint's folder, left open for its shards; NULL: not wanted. */
 static titan_status read_manifest(const char *path, struct manifest *ret, int *ret_at, struct titan_error *err)
 {
-    _cleanup_fd_ int at = -1;
+    char dir[PATH_MAX];
+    _cleanup_fd_ int above = -1, at = -1;
+    const char *slash = strrchr(path, '/');
     *ret = (struct manifest){0};
-    TRY(open_checkpoint(path, &at, err));
+    if (slash) {
+        if ((size_t)snprintf(dir, sizeof(dir), "%.*s", slash == path ? 1 : (int)(slash - path), path) >= sizeof(dir))
+            return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
+        TRY(open_dir(dir, &above, err));
+    }
+    /* The checkpoint's own folder is no link, wherever the folder it lies in may be. */
+    const titan_status opened =
+        as_damage(dir_open_at(slash ? above : AT_FDCWD, slash ? slash + 1 : path, false, &at, err), err);
+    if (opened != TITAN_OK && slash)
+        (void)titan_error_wrap(err, "'%s'", dir);
+    TRY(opened);
     TRY(read_manifest_at(at, path, ret, err));
     if (ret_at)
         *ret_at = TAKE_FD(at);
@@ -552,44 +527,27 @@ void checkpoint_info_clear(struct checkpoint_info *info)
     info->recipe = NULL;
 }
 
-/* Did this owner write it, with this recipe? Both stand near the beginning of the manifest, which may be long. */
-static bool written_with(int at, uint64_t step, const char *wanted)
-{
-    char name[NAME_BYTES], begin[2048];
-    _cleanup_fd_ int inside = -1, fd = -1;
-    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
-    if (dir_open_at(at, name, false, &inside, NULL) != TITAN_OK ||
-        file_open_regular(inside, MANIFEST_NAME, O_NOFOLLOW, &fd, NULL) != TITAN_OK)
-        return false;
-    const ssize_t n = pread(fd, begin, sizeof(begin) - 1, 0);
-    begin[MAX(n, 0)] = '\0';
-    return strstr(begin, wanted) != NULL;
-}
-
-/* Can a run go on from it, as far as its manifest and the sizes of its files tell? */
-static bool can_resume(int at, uint64_t step)
-{
-    _cleanup_(manifest_clear) struct manifest m = {0};
-    _cleanup_fd_ int inside = -1;
-    char name[NAME_BYTES];
-    struct stat st;
-    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
-    if (dir_open_at(at, name, false, &inside, NULL) != TITAN_OK || read_manifest_at(inside, name, &m, NULL) != TITAN_OK)
-        return false;
-    bool whole = !m.info.model_only && m.info.step == step;
-    for (int f = 0; f < m.nfiles && whole; f++)
-        whole = fstatat(inside, m.files[f].name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-                (uint64_t)st.st_size == m.files[f].bytes;
-    return whole;
-}
-
-/* steps: of one run, newest first. Index of the first that lies before `before` and can be resumed from; n: none. */
+/* steps: of one run, newest first. Returns the index of the first that lies before `before` and can be resumed from, as
+ * far as its manifest and the sizes of its files tell; n: none. */
 static size_t newest_to_resume(int at, const uint64_t *steps, size_t n, uint64_t before)
 {
-    size_t i = 0;
-    while (i < n && !(steps[i] < before && can_resume(at, steps[i])))
-        i++;
-    return i;
+    for (size_t i = 0; i < n; i++) {
+        _cleanup_(manifest_clear) struct manifest m = {0};
+        _cleanup_fd_ int inside = -1;
+        char name[NAME_BYTES];
+        struct stat st;
+        (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, steps[i]);
+        if (steps[i] >= before || dir_open_at(at, name, false, &inside, NULL) != TITAN_OK ||
+            read_manifest_at(inside, name, &m, NULL) != TITAN_OK)
+            continue;
+        bool whole = !m.info.model_only && m.info.step == steps[i];
+        for (int f = 0; f < m.nfiles && whole; f++)
+            whole = fstatat(inside, m.files[f].name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+                    (uint64_t)st.st_size == m.files[f].bytes;
+        if (whole)
+            return i;
+    }
+    return n;
 }
 
 titan_status checkpoint_prune(int at, const char *dir, int keep, const struct checkpoint_info *of,
@@ -598,6 +556,7 @@ titan_status checkpoint_prune(int at, const char *dir, int keep, const struct ch
     _cleanup_(buf_free) struct buf wanted = BUF_INIT;
     _cleanup_free_ uint64_t *steps = NULL;
     _cleanup_fd_ int own = -1;
+    char name[NAME_BYTES], gone[2 * NAME_BYTES];
     size_t n = 0, ours = 0;
     *ret_spared = (struct spared_checkpoints){0};
     if (keep <= 0)
@@ -607,11 +566,23 @@ titan_status checkpoint_prune(int at, const char *dir, int keep, const struct ch
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(enter(&at, &own, dir, err));
     TRY(checkpoint_steps(at, dir, &steps, &n, err));
-    for (size_t i = 0; i < n && n > (size_t)keep; i++)
-        if (steps[i] <= of->step && written_with(at, steps[i], wanted.data))
+
+    /* Ours are the ones of this owner and recipe. Both stand near the beginning of a manifest, which may be long. */
+    for (size_t i = 0; i < n && n > (size_t)keep; i++) {
+        char begin[2048];
+        _cleanup_fd_ int inside = -1, fd = -1;
+        (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, steps[i]);
+        if (steps[i] > of->step || dir_open_at(at, name, false, &inside, NULL) != TITAN_OK ||
+            file_open_regular(inside, MANIFEST_NAME, O_NOFOLLOW, &fd, NULL) != TITAN_OK)
+            continue;
+        const ssize_t got = pread(fd, begin, sizeof(begin) - 1, 0);
+        begin[MAX(got, 0)] = '\0';
+        if (strstr(begin, wanted.data))
             steps[ours++] = steps[i];
+    }
     if (ours <= (size_t)keep)
         return TITAN_OK;
+
     const uint64_t since = skipped_since(&of->skipped, of->step);
     const size_t resumable = newest_to_resume(at, steps, ours, UINT64_MAX);
     const size_t sound = since != 0 ? newest_to_resume(at, steps, ours, since) : ours;
@@ -622,7 +593,6 @@ titan_status checkpoint_prune(int at, const char *dir, int keep, const struct ch
             ret_spared->sound = steps[i];
         if (i == resumable || i == sound)
             continue;
-        char name[NAME_BYTES], gone[2 * NAME_BYTES];
         (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, steps[i]);
         TRY(move_aside(at, name, gone, err));
         TRY(dir_remove_at(at, gone, err));
@@ -633,24 +603,6 @@ titan_status checkpoint_prune(int at, const char *dir, int keep, const struct ch
 }
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
-
-/* Every spec is in the manifest with its shape; map[i] = its index there. */
-static titan_status match_specs(const struct manifest *m, const struct tensor_spec *specs, int nspecs, int *map,
-                                struct titan_error *err)
-{
-    for (int i = 0; i < nspecs; i++) {
-        /* The same program wrote it most times: same list, same place. */
-        bool same = i < m->ntensors && strcmp(m->tensors[i].name, specs[i].name) == 0;
-        map[i] = same ? i : manifest_find_tensor(m, specs[i].name);
-        if (map[i] < 0)
-            return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is not in the checkpoint", specs[i].name);
-        titan_assert(map[i] < m->ntensors);
-        const struct tensor_spec *t = &m->tensors[map[i]];
-        if (t->ndim != specs[i].ndim || memcmp(t->shape, specs[i].shape, (size_t)t->ndim * sizeof(t->shape[0])) != 0)
-            return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has another shape in the checkpoint", t->name);
-    }
-    return TITAN_OK;
-}
 
 static titan_status go_on(struct apart_watch *watch, struct titan_error *err)
 {
@@ -712,22 +664,41 @@ static void clear_wanted(struct wanted *w)
     free(w->first);
 }
 
-static titan_status sort_wanted(const struct manifest *m, const int *map, const struct shard_slice *slices, int n,
-                                struct wanted *ret, struct titan_error *err)
+/* Finds the part's tensors in the manifest, each with its shape, and sorts the part's slices by them. */
+static titan_status sort_wanted(const struct manifest *m, const struct checkpoint_part *part, struct wanted *ret,
+                                struct titan_error *err)
 {
+    const int n = part->n_slices;
+    _cleanup_free_ int *map = calloc((size_t)part->n_specs + 1, sizeof(*map)); /* indices in the manifest */
     ret->list = calloc((size_t)n + 1, sizeof(*ret->list));
     ret->first = calloc((size_t)m->ntensors + 2, sizeof(*ret->first));
-    if (!ret->list || !ret->first)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %d pieces", n);
+    if (!map || !ret->list || !ret->first)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %d tensors and %d pieces", part->n_specs, n);
+    for (int i = 0; i < part->n_specs; i++) {
+        const struct tensor_spec *spec = &part->specs[i];
+        /* The same program wrote it most times: same list, same place. */
+        const bool same = i < m->ntensors && strcmp(m->tensors[i].name, spec->name) == 0;
+        map[i] = same ? i : manifest_find_tensor(m, spec->name);
+        if (map[i] < 0)
+            return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is not in the checkpoint", spec->name);
+        titan_assert(map[i] < m->ntensors);
+        const struct tensor_spec *t = &m->tensors[map[i]];
+        if (t->ndim != spec->ndim || memcmp(t->shape, spec->shape, (size_t)t->ndim * sizeof(t->shape[0])) != 0)
+            return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has another shape in the checkpoint", t->name);
+    }
+
     int *const next = ret->first + 1; /* of the tensor before it, while they are filled in */
-    for (int i = 0; i < n; i++)
-        next[map[slices[i].tensor] + 1]++;
+    for (int i = 0; i < n; i++) {
+        assert_inside(part, &part->slices[i]);
+        next[map[part->slices[i].tensor] + 1]++;
+    }
     for (int t = 0; t < m->ntensors; t++)
         next[t + 1] += next[t];
     for (int i = 0; i < n; i++) {
-        struct shard_slice *p = &ret->list[next[map[slices[i].tensor]]++];
-        *p = slices[i];
-        p->tensor = map[slices[i].tensor];
+        const int tensor = map[part->slices[i].tensor];
+        struct shard_slice *p = &ret->list[next[tensor]++];
+        *p = part->slices[i];
+        p->tensor = tensor;
     }
     titan_assert(ret->first[0] == 0 && ret->first[m->ntensors] == n);
     return TITAN_OK;
@@ -827,8 +798,7 @@ static titan_status load_file(int at, const struct manifest *m, const struct man
     return status;
 }
 
-titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs,
-                             const struct shard_slice *slices, int nslices, struct apart_watch *watch,
+titan_status checkpoint_load(const char *path, const struct checkpoint_part *part, struct apart_watch *watch,
                              struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
@@ -836,68 +806,56 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
     _cleanup_fd_ int at = -1;
     TRY(read_manifest(path, &m, &at, err));
     TRY(failpoint("checkpoint.read", err));
-    _cleanup_free_ int *map = calloc((size_t)nspecs + 1, sizeof(*map));
-    if (!map)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %d tensors", nspecs);
-    if (match_specs(&m, specs, nspecs, map, err) != TITAN_OK)
-        return titan_error_wrap(err, "'%s'", path);
-    for (int i = 0; i < nslices; i++)
-        assert_inside(specs, nspecs, &slices[i]);
-    TRY(sort_wanted(&m, map, slices, nslices, &wanted, err));
-    for (int f = 0; f < m.nfiles; f++) {
+    titan_status status = sort_wanted(&m, part, &wanted, err);
+    for (int f = 0; f < m.nfiles && status == TITAN_OK; f++) {
         bool needed = false;
         for (int p = 0; p < m.files[f].nslices && !needed; p++)
             needed = slice_needed(&m.files[f].slices[p].slice, &wanted);
-        titan_status status = needed ? load_file(at, &m, &m.files[f], &wanted, err) : TITAN_OK;
-        if (status != TITAN_OK) {
-            (void)titan_error_wrap(err, "'%s'", path);
-            return status;
-        }
+        if (needed)
+            status = load_file(at, &m, &m.files[f], &wanted, err);
     }
-    return TITAN_OK;
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s'", path);
+    return status;
 }
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
-
-static titan_status verify_values(const struct manifest *m, const struct stored *s, float *block,
-                                  struct verified_checkpoint *v, struct titan_error *err)
-{
-    const int64_t all = s->slice.rows * s->slice.cols, at_once = (int64_t)(CHECK_BYTES / sizeof(*block));
-    for (int64_t at = 0, n; at < all; at += n) {
-        uint64_t count = 0;
-        n = MIN(at_once, all - at);
-        TRY(read_stored(s, at, n, block, err));
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t bits;
-            memcpy(&bits, &block[i], sizeof bits);
-            count += (bits & 0x7f800000u) == 0x7f800000u; /* the exponent is all ones: infinite, or no number */
-        }
-        if (count > 0 && v->not_finite == 0)
-            (void)snprintf(v->not_finite_name, sizeof v->not_finite_name, "%s", m->tensors[s->slice.tensor].name);
-        v->not_finite += count;
-    }
-    return TITAN_OK;
-}
 
 static titan_status verify_file(int at, const struct manifest *m, const struct manifest_file *file,
                                 struct verified_checkpoint *v, struct titan_error *err)
 {
     int fd = -1;
-    struct stored s;
     TRY(open_verified(at, file, NULL, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open_fd(fd, file->name, &st, err));
     _cleanup_free_ float *block = malloc(CHECK_BYTES);
     if (!block)
         return titan_fail(err, TITAN_ENOMEM, "no memory to read '%s'", file->name);
-    for (int p = 0; p < file->nslices; p++)
-        if (find_stored(st, m, &file->slices[p], &s, err) != TITAN_OK ||
-            verify_values(m, &s, block, v, err) != TITAN_OK)
-            return titan_error_wrap(err, "'%s'", file->name);
-    return TITAN_OK;
+    titan_status status = TITAN_OK;
+    for (int p = 0; p < file->nslices && status == TITAN_OK; p++) {
+        struct stored s;
+        status = find_stored(st, m, &file->slices[p], &s, err);
+        const int64_t all = s.slice.rows * s.slice.cols, at_once = (int64_t)(CHECK_BYTES / sizeof(*block));
+        for (int64_t from = 0, n; from < all && status == TITAN_OK; from += n) {
+            uint64_t count = 0;
+            n = MIN(at_once, all - from);
+            status = read_stored(&s, from, n, block, err);
+            for (int64_t i = 0; i < n && status == TITAN_OK; i++) {
+                uint32_t bits;
+                memcpy(&bits, &block[i], sizeof bits);
+                count += (bits & 0x7f800000u) == 0x7f800000u; /* the exponent is all ones: infinite, or no number */
+            }
+            if (count > 0 && v->not_finite == 0)
+                (void)snprintf(v->not_finite_name, sizeof v->not_finite_name, "%s", m->tensors[s.slice.tensor].name);
+            v->not_finite += count;
+        }
+    }
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s'", file->name);
+    return status;
 }
 
-/* Of the checkpoint, not of the program that looks at it. */
+/* The fault is of the checkpoint, not of the program that looks at it. */
 static bool is_fault(titan_status status)
 {
     return status == TITAN_ECORRUPT || status == TITAN_EIO || status == TITAN_EPERM || status == TITAN_ENOTFOUND ||

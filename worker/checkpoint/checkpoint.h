@@ -55,15 +55,30 @@ titan_status checkpoint_unfinished_open(int at, const char *dir, const struct ch
 /* Removes that folder: the checkpoint will not be completed. */
 titan_status checkpoint_drop(int at, const char *dir, const struct checkpoint_info *info,
                              struct titan_error *err) TITAN_MUST_USE;
+/* A rank's part of a state; all of it is borrowed. */
+struct checkpoint_part {
+    const struct tensor_spec *specs; /* all tensors of the state, also the ones that the rank has no slice of */
+    int n_specs;
+    const struct shard_slice *slices; /* their tensors are indices of specs */
+    int n_slices;
+    int rank; /* of the writer; checkpoint_load() does not read it */
+};
 /* Writes this rank's shard file into the unfinished directory (made if missing) and appends its manifest entry (JSON
  * text) to entry. Blocking; call it from the background writer. Pieces must not overlap between ranks. */
-titan_status checkpoint_write_shard(int at, const char *dir, const struct checkpoint_info *info, int rank,
-                                    const struct tensor_spec *specs, int nspecs, const struct shard_slice *slices,
-                                    int nslices, struct buf *entry, struct titan_error *err) TITAN_MUST_USE;
+titan_status checkpoint_write_shard(int at, const char *dir, const struct checkpoint_info *info,
+                                    const struct checkpoint_part *part, struct buf *entry,
+                                    struct titan_error *err) TITAN_MUST_USE;
+/* All parts, once their shards are durable: the entry of each writing rank. */
+struct checkpoint_parts {
+    const struct tensor_spec *specs; /* as in each part */
+    int n_specs;
+    const struct buf *entries; /* by rank */
+    int n;
+};
 /* Rank 0, after all ranks' shards are durable: writes the manifest from the entries, fsyncs, renames. path:
  * char[PATH_MAX]. TITAN_ECORRUPT: the slices of all entries do not cover every tensor exactly once. */
-titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
-                               int nspecs, const struct buf *entries, int world, char *ret_path,
+titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info,
+                               const struct checkpoint_parts *parts, char *ret_path,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Removes unfinished directories of epochs below this one, in the open folder. */
 void checkpoint_sweep(int at, uint64_t epoch);
@@ -98,8 +113,7 @@ void checkpoint_info_clear(struct checkpoint_info *info);
 /* Fills the slices. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that is
  * not). TITAN_ECORRUPT names the damaged file. TITAN_EREVOKED soon after watch->stop becomes non-zero; watch->moved
  * counts bytes read (watch NULL = neither). */
-titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs,
-                             const struct shard_slice *slices, int nslices, struct apart_watch *watch,
+titan_status checkpoint_load(const char *path, const struct checkpoint_part *part, struct apart_watch *watch,
                              struct titan_error *err) TITAN_MUST_USE;
 struct verified_checkpoint {
     struct checkpoint_info info; /* free with checkpoint_info_clear */

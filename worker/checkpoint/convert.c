@@ -101,8 +101,8 @@ static titan_status write_shard(struct import *im, const struct checkpoint_info 
     titan_assert(at == data + numbers);
     if (!VEC_PUSH(im->entries, im->n_files, im->cap_files, (struct buf)BUF_INIT))
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d files", im->n_files);
-    return checkpoint_write_shard(-1, im->dir, info, im->n_files - 1, im->specs, im->n_specs, slices, end - first,
-                                  &im->entries[im->n_files - 1], err);
+    const struct checkpoint_part part = {im->specs, im->n_specs, slices, end - first, im->n_files - 1};
+    return checkpoint_write_shard(-1, im->dir, info, &part, &im->entries[im->n_files - 1], err);
 }
 
 static titan_status import_all(struct import *im, struct titan_error *err)
@@ -127,8 +127,9 @@ static titan_status import_all(struct import *im, struct titan_error *err)
             numbers += im->specs[end].numel;
         status = write_shard(im, &info, first, end, numbers, err);
     }
+    const struct checkpoint_parts parts = {im->specs, im->n_specs, im->entries, im->n_files};
     if (status == TITAN_OK)
-        status = checkpoint_commit(-1, im->dir, &info, im->specs, im->n_specs, im->entries, im->n_files, path, err);
+        status = checkpoint_commit(-1, im->dir, &info, &parts, path, err);
     if (status != TITAN_OK)
         (void)!checkpoint_drop(-1, im->dir, &info, NULL);
     return status;

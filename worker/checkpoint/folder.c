@@ -109,111 +109,6 @@ static titan_status check_recipe(const char *path, int at, const struct folder_o
     return TITAN_OK; /* an unreadable checkpoint is neither overwritten nor loaded; the run reports it */
 }
 
-/* --- taking it ---------------------------------------------------------------------------------------------------- */
-
-enum taken { TAKEN, BUSY, NO_LOCKS };
-
-static enum taken try_lock(int fd, int how)
-{
-    while (flock(fd, how | LOCK_NB) < 0)
-        if (errno != EINTR)
-            return errno == EWOULDBLOCK ? BUSY : NO_LOCKS;
-    return TAKEN;
-}
-
-/* Tries once to take the folder. Processes of the same run share the lock. Another run must lock it exclusively to
- * become the owner. */
-static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, const struct log *log,
-                            struct folder_found *f, enum taken *ret, struct titan_error *err)
-{
-    titan_assert(at >= 0 && lock >= 0);
-    TRY(folder_owner_read(at, f, err));
-    TRY(check_user(path, o, f, err));
-    if (f->there && strcmp(f->id, o->id) == 0 && f->recipe_hash == o->recipe_hash) {
-        *ret = try_lock(lock, LOCK_SH);
-        if (*ret != TAKEN)
-            return TITAN_OK;
-        TRY(folder_owner_read(at, f, err));
-        if (!f->there || strcmp(f->id, o->id) != 0) /* another run has taken it meanwhile */
-            *ret = BUSY;
-        return TITAN_OK;
-    }
-    *ret = try_lock(lock, LOCK_EX);
-    if (*ret == BUSY)
-        return TITAN_OK;
-    TRY(folder_owner_read(at, f, err));
-    TRY(check_user(path, o, f, err));
-    TRY(check_recipe(path, at, o, f, err));
-    /* Only if this process runs as the job's user: a folder of titand is read by titand's workers of any job. */
-    struct titan_error fault = {0};
-    struct stat st;
-    if (fstat(at, &st) == 0 && st.st_uid == geteuid() && (int64_t)st.st_uid == o->user.uid &&
-        sharing_set(at, o->recipe->checkpoint.shared_with, &fault) != TITAN_OK)
-        tlog_warn(log, "users that the checkpoint folder is shared with may not be able to read it",
-                  "folder=\"%s\" reason=\"%s\"", path, fault.msg);
-    TRY(write_owner(at, o, err));
-    checkpoint_sweep(at, UINT64_MAX); /* removes directories that an earlier run, now ended, left unfinished */
-    if (*ret == TAKEN)
-        *ret = try_lock(lock, LOCK_SH);
-    return TITAN_OK;
-}
-
-static titan_status take(const char *path, int at, const struct folder_owner *o, int wait_ms, const struct log *log,
-                         struct folder *ret, struct titan_error *err)
-{
-    const int64_t until = clock_mono_ns() + wait_ms * INT64_C(1000000);
-    _cleanup_(folder_found_clear) struct folder_found f = {0};
-    enum taken taken = BUSY;
-    _cleanup_fd_ int lock = openat(at, FOLDER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
-
-    titan_assert(ret->lock == -1);
-    if (lock < 0)
-        return titan_fail_errno(err, "cannot open '" FOLDER_LOCK_NAME "'");
-    for (;;) {
-        TRY(attempt(path, at, lock, o, log, &f, &taken, err));
-        if (taken != BUSY)
-            break;
-        if (clock_mono_ns() >= until) {
-            (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by %s", path,
-                             f.there ? f.name : "another run");
-            titan_error_hint(err, "use another checkpoint.folder, or wait until that run has ended");
-            return TITAN_ECONFLICT;
-        }
-        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000}, NULL);
-    }
-    if (taken == NO_LOCKS)
-        tlog_warn(log, "the file system of the checkpoint folder has no locks; two runs in it would not notice",
-                  "folder=\"%s\"", path);
-    else
-        ret->lock = TAKE_FD(lock);
-    return TITAN_OK;
-}
-
-static titan_status open_and_take(const char *path, const struct folder_owner *owner, int wait_ms,
-                                  const struct log *log, struct folder *ret, struct titan_error *err)
-{
-    _cleanup_(folder_found_clear) struct folder_found above = {0};
-    struct stat st;
-    char name[64];
-
-    TRY(folder_owner_above(path, &above, err)); /* makes nothing in another user's folder */
-    TRY(check_user(path, owner, &above, err));
-    TRY(dir_make_named(path, err));
-    _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
-    if (at < 0 || fstat(at, &st) < 0)
-        return titan_fail_errno(err, "cannot be opened");
-    (void)snprintf(name, sizeof name, ".probe-%d-%" PRId64, (int)getpid(), clock_mono_ns());
-    if (mkdirat(at, name, 0755) < 0)
-        return titan_fail_errno(err, "cannot be written");
-    if (unlinkat(at, name, AT_REMOVEDIR) < 0)
-        return titan_fail_errno(err, "cannot be written: '%s'", name);
-    TRY(take(path, at, owner, wait_ms, log, ret, err));
-    ret->device = st.st_dev;
-    ret->inode = st.st_ino;
-    ret->at = TAKE_FD(at);
-    return TITAN_OK;
-}
-
 /* --- apart -------------------------------------------------------------------------------------------------------- */
 
 struct job {
@@ -222,7 +117,6 @@ struct job {
     /* for folder_take */
     struct folder_owner owner;
     char *text;
-    int wait_ms;
     const struct log *log;
     struct folder folder;
     /* for folder_list and folder_find */
@@ -247,12 +141,106 @@ static void close_job(struct job **j)
     apart_close((struct apart *)*j);
 }
 
+/* --- taking it ---------------------------------------------------------------------------------------------------- */
+
+enum taken { TAKEN, BUSY, NO_LOCKS };
+
+static enum taken try_lock(int fd, int how)
+{
+    while (flock(fd, how | LOCK_NB) < 0)
+        if (errno != EINTR)
+            return errno == EWOULDBLOCK ? BUSY : NO_LOCKS;
+    return TAKEN;
+}
+
+/* Tries once to take the open folder. Processes of the same run share the lock. Another run must lock it exclusively to
+ * become the owner. */
+static titan_status attempt(const struct job *j, int at, int lock, struct folder_found *f, enum taken *ret,
+                            struct titan_error *err)
+{
+    const struct folder_owner *const o = &j->owner;
+    titan_assert(at >= 0 && lock >= 0);
+    TRY(folder_owner_read(at, f, err));
+    TRY(check_user(j->path, o, f, err));
+    if (f->there && strcmp(f->id, o->id) == 0 && f->recipe_hash == o->recipe_hash) {
+        *ret = try_lock(lock, LOCK_SH);
+        if (*ret != TAKEN)
+            return TITAN_OK;
+        TRY(folder_owner_read(at, f, err));
+        if (!f->there || strcmp(f->id, o->id) != 0) /* another run has taken it meanwhile */
+            *ret = BUSY;
+        return TITAN_OK;
+    }
+    *ret = try_lock(lock, LOCK_EX);
+    if (*ret == BUSY)
+        return TITAN_OK;
+    TRY(folder_owner_read(at, f, err));
+    TRY(check_user(j->path, o, f, err));
+    TRY(check_recipe(j->path, at, o, f, err));
+    /* Only if this process runs as the job's user: a folder of titand is read by titand's workers of any job. */
+    struct titan_error fault = {0};
+    struct stat st;
+    if (fstat(at, &st) == 0 && st.st_uid == geteuid() && (int64_t)st.st_uid == o->user.uid &&
+        sharing_set(at, o->recipe->checkpoint.shared_with, &fault) != TITAN_OK)
+        tlog_warn(j->log, "users that the checkpoint folder is shared with may not be able to read it",
+                  "folder=\"%s\" reason=\"%s\"", j->path, fault.msg);
+    TRY(write_owner(at, o, err));
+    checkpoint_sweep(at, UINT64_MAX); /* removes directories that an earlier run, now ended, left unfinished */
+    if (*ret == TAKEN)
+        *ret = try_lock(lock, LOCK_SH);
+    return TITAN_OK;
+}
+
 static titan_status run_take(struct apart *a, struct titan_error *err)
 {
     struct job *j = (struct job *)a;
+    _cleanup_(folder_found_clear) struct folder_found above = {0}, f = {0};
+    struct stat st;
+    char name[64];
+
     TRY(failpoint("folder.take", err));
-    return open_and_take(j->path, &j->owner, j->wait_ms, j->log, &j->folder, err);
+    TRY(folder_owner_above(j->path, &above, err)); /* makes nothing in another user's folder */
+    TRY(check_user(j->path, &j->owner, &above, err));
+    TRY(dir_make_named(j->path, err));
+    _cleanup_fd_ int at = file_open_named(j->path, O_RDONLY | O_DIRECTORY);
+    if (at < 0 || fstat(at, &st) < 0)
+        return titan_fail_errno(err, "cannot be opened");
+    (void)snprintf(name, sizeof name, ".probe-%d-%" PRId64, (int)getpid(), clock_mono_ns());
+    if (mkdirat(at, name, 0755) < 0)
+        return titan_fail_errno(err, "cannot be written");
+    if (unlinkat(at, name, AT_REMOVEDIR) < 0)
+        return titan_fail_errno(err, "cannot be written: '%s'", name);
+
+    const int64_t until = clock_mono_ns() + j->owner.wait_ms * INT64_C(1000000);
+    enum taken taken = BUSY;
+    _cleanup_fd_ int lock = openat(at, FOLDER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+    if (lock < 0)
+        return titan_fail_errno(err, "cannot open '" FOLDER_LOCK_NAME "'");
+    for (;;) {
+        TRY(attempt(j, at, lock, &f, &taken, err));
+        if (taken != BUSY)
+            break;
+        if (clock_mono_ns() >= until) {
+            (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by %s", j->path,
+                             f.there ? f.name : "another run");
+            titan_error_hint(err, "use another checkpoint.folder, or wait until that run has ended");
+            return TITAN_ECONFLICT;
+        }
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000}, NULL);
+    }
+    titan_assert(j->folder.lock == -1);
+    if (taken == NO_LOCKS)
+        tlog_warn(j->log, "the file system of the checkpoint folder has no locks; two runs in it would not notice",
+                  "folder=\"%s\"", j->path);
+    else
+        j->folder.lock = TAKE_FD(lock);
+    j->folder.device = st.st_dev;
+    j->folder.inode = st.st_ino;
+    j->folder.at = TAKE_FD(at);
+    return TITAN_OK;
 }
+
+/* --- looking ------------------------------------------------------------------------------------------------------ */
 
 static titan_status run_list(struct apart *a, struct titan_error *err)
 {
@@ -296,14 +284,14 @@ static titan_status open_job(const char *path, const char *text,
     return j->path && j->text ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory to look into a folder");
 }
 
-titan_status folder_list(const char *path, int still_ms, const atomic_int *stop, struct checkpoint_line_list *ret,
+titan_status folder_list(const char *path, const struct apart_limit *limit, struct checkpoint_line_list *ret,
                          struct titan_error *err)
 {
     _cleanup_(close_job) struct job *j = NULL;
 
-    titan_assert(still_ms >= 0);
+    titan_assert(limit->still_ms >= 0);
     TRY(open_job(path, "", run_list, &j, err));
-    const titan_status status = apart_run(&j->apart, still_ms, stop, err);
+    const titan_status status = apart_run(&j->apart, limit, err);
     if (status == TITAN_ETIMEDOUT)
         (void)titan_error_wrap(err, "cannot list '%s'", path);
     TRY(status);
@@ -312,14 +300,14 @@ titan_status folder_list(const char *path, int still_ms, const atomic_int *stop,
     return TITAN_OK;
 }
 
-titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place,
+titan_status folder_find(const char *path, const struct apart_limit *limit, char *ret_place,
                          struct checkpoint_line_list *ret, struct titan_error *err)
 {
     _cleanup_(close_job) struct job *j = NULL;
 
-    titan_assert(still_ms >= 0);
+    titan_assert(limit->still_ms >= 0);
     TRY(open_job(path, "", run_find, &j, err));
-    const titan_status status = apart_run(&j->apart, still_ms, stop, err);
+    const titan_status status = apart_run(&j->apart, limit, err);
     if (status == TITAN_ETIMEDOUT)
         (void)titan_error_wrap(err, "cannot list '%s'", path);
     TRY(status);
@@ -329,32 +317,32 @@ titan_status folder_find(const char *path, int still_ms, const atomic_int *stop,
     return TITAN_OK;
 }
 
-titan_status folder_look(const char *path, uint64_t step, int still_ms, const atomic_int *stop, struct titan_error *err)
+titan_status folder_look(const char *path, uint64_t step, const struct apart_limit *limit, struct titan_error *err)
 {
     _cleanup_(close_job) struct job *j = NULL;
 
-    titan_assert(still_ms >= 0);
+    titan_assert(limit->still_ms >= 0);
     TRY(open_job(path, "", run_look, &j, err));
     j->step = step;
-    const titan_status status = apart_run(&j->apart, still_ms, stop, err);
+    const titan_status status = apart_run(&j->apart, limit, err);
     if (status == TITAN_ETIMEDOUT)
         (void)titan_error_wrap(err, "'%s'", path);
     return status;
 }
 
-titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
-                         const atomic_int *stop, const struct log *log, struct folder *ret, struct titan_error *err)
+titan_status folder_take(const char *path, const struct folder_owner *owner, const struct apart_limit *limit,
+                         const struct log *log, struct folder *ret, struct titan_error *err)
 {
+    const struct apart_limit longer = {limit->still_ms > 0 ? limit->still_ms + owner->wait_ms : 0, limit->stop};
     _cleanup_(close_job) struct job *j = NULL;
 
-    titan_assert(owner->recipe && owner->text && wait_ms >= 0 && still_ms >= 0);
+    titan_assert(owner->recipe && owner->text && owner->wait_ms >= 0 && limit->still_ms >= 0);
     *ret = FOLDER_NONE;
     TRY(open_job(path, owner->text, run_take, &j, err));
     j->owner = *owner;
     j->owner.text = j->text;
-    j->wait_ms = wait_ms;
     j->log = log;
-    const titan_status status = apart_run(&j->apart, still_ms > 0 ? still_ms + wait_ms : 0, stop, err);
+    const titan_status status = apart_run(&j->apart, &longer, err);
     if (status == TITAN_OK) {
         *ret = j->folder;
         j->folder = FOLDER_NONE;

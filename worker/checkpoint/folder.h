@@ -29,6 +29,7 @@ struct folder_owner {
     const struct recipe *recipe;
     const char *text; /* resolved recipe */
     uint64_t recipe_hash;
+    int wait_ms; /* how long an earlier run may take to release the folder */
 };
 
 /* A run's hold on its folder. */
@@ -41,22 +42,20 @@ struct folder {
 #define FOLDER_NONE ((struct folder){.at = -1, .lock = -1})
 
 /* checkpoint_list_folder on its own thread (apart.h). */
-titan_status folder_list(const char *path, int still_ms, const atomic_int *stop, struct checkpoint_line_list *ret,
+titan_status folder_list(const char *path, const struct apart_limit *limit, struct checkpoint_line_list *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 /* The same for a path that may itself be a checkpoint; *ret then has no steps. place: char[PATH_MAX], the resolved
  * path. */
-titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place,
+titan_status folder_find(const char *path, const struct apart_limit *limit, char *ret_place,
                          struct checkpoint_line_list *ret, struct titan_error *err) TITAN_MUST_USE;
 /* checkpoint_check on its own thread. */
-titan_status folder_look(const char *path, uint64_t step, int still_ms, const atomic_int *stop,
+titan_status folder_look(const char *path, uint64_t step, const struct apart_limit *limit,
                          struct titan_error *err) TITAN_MUST_USE;
 /* Makes the folder, tests that it can be written, and takes it. TITAN_ECONFLICT: another run uses it, or it holds
- * checkpoints of another user or recipe. Any other failure names the folder and the fault. wait_ms: how long an earlier
- * run may take to release it. TITAN_ETIMEDOUT: the file system did not answer for still_ms (0 = wait without limit);
- * log and owner->recipe must then live as long as the process. TITAN_EREVOKED: *stop became non-zero (NULL = never). */
-titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
-                         const atomic_int *stop, const struct log *log, struct folder *ret,
-                         struct titan_error *err) TITAN_MUST_USE;
+ * checkpoints of another user or recipe. Any other failure names the folder and the fault. TITAN_ETIMEDOUT: the file
+ * system did not answer; log and owner->recipe must then live as long as the process. */
+titan_status folder_take(const char *path, const struct folder_owner *owner, const struct apart_limit *limit,
+                         const struct log *log, struct folder *ret, struct titan_error *err) TITAN_MUST_USE;
 void folder_leave(struct folder *f);
 
 #endif

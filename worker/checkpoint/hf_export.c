@@ -266,7 +266,7 @@ static titan_status write_file(const struct export *e, int number, struct titan_
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu parameters", f.elements);
     TRY(trained_load(e->trained, first, n, data, err));
     file_name(e, number, name);
-    TRY(safetensors_create(e->at, name, f.entries, f.n, "pt", &f.w, err));
+    TRY(safetensors_create(e->at, name, &(struct safetensors_header){f.entries, f.n, "pt"}, &f.w, err));
     f.data = data;
     const titan_status status = for_each_tensor(e, number, append_tensor, &f, err);
     if (status != TITAN_OK) {

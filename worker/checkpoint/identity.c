@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/learning_rate.h"
+#include "worker/checkpoint/checkpoint.h"
 
 /* Compares the new run (here) with the run that wrote the checkpoint (there). */
 struct comparison {
@@ -23,24 +24,7 @@ static void add_fault(struct comparison *c, const char *text)
     buf_printf(&c->faults, "%s%s", c->faults.len > 0 ? "; " : "", text);
 }
 
-/* --- tokenizer ---------------------------------------------------------------------------------------------------- */
-
-static void compare_tokenizer(struct comparison *c)
-{
-    char text[320];
-    const uint64_t here = c->check->here->tokenizer, there = c->before->tokenizer;
-    if (here == there)
-        return;
-    (void)snprintf(text, sizeof text,
-                   "the tokenizer '%.80s' gives other ids (%016" PRIx64 "), there '%.80s' (%016" PRIx64 ")",
-                   c->here->model.tokenizer, here, c->there ? c->there->model.tokenizer : "", there);
-    if (!recipe_accepts(c->here, "tokenizer"))
-        add_fault(c, text);
-    else
-        buf_printf(&c->notes, "%s: accepted\n", text);
-}
-
-/* --- data --------------------------------------------------------------------------------------------------------- */
+/* --- tokenizer and data ------------------------------------------------------------------------------------------- */
 
 static const char *path_of(const struct recipe *r, int k)
 {
@@ -58,14 +42,26 @@ static void print_source(const struct recipe *r, const struct data_identity *d, 
         (void)snprintf(ret, 160, "%d sources", d->n);
 }
 
-static void compare_data(struct comparison *c)
+/* Compares what the tokenizers and the data hold. */
+static void compare_contents(struct comparison *c)
 {
-    const struct data_identity *here = &c->check->here->data, *there = &c->before->data;
+    const struct run_identity *ours = c->check->here, *theirs = c->before;
     char text[400], of_here[160], of_there[160];
+    if (ours->tokenizer != theirs->tokenizer) {
+        (void)snprintf(
+            text, 320, "the tokenizer '%.80s' gives other ids (%016" PRIx64 "), there '%.80s' (%016" PRIx64 ")",
+            c->here->model.tokenizer, ours->tokenizer, c->there ? c->there->model.tokenizer : "", theirs->tokenizer);
+        if (!recipe_accepts(c->here, "tokenizer"))
+            add_fault(c, text);
+        else
+            buf_printf(&c->notes, "%s: accepted\n", text);
+    }
+
+    const struct data_identity *here = &ours->data, *there = &theirs->data;
     int k = 0; /* first source that differs */
     while (k < MIN(here->n, there->n) && here->source[k].fingerprint == there->source[k].fingerprint)
         k++;
-    if (k == here->n && k == there->n)
+    if (!c->check->progress || c->step == 0 || (k == here->n && k == there->n))
         return;
     print_source(c->here, here, k, of_here);
     print_source(c->there, there, k, of_there);
@@ -98,61 +94,36 @@ static void compare_paths(struct comparison *c)
 
 /* --- recipes ------------------------------------------------------------------------------------------------------ */
 
-static void compare_model(struct comparison *c)
+titan_status identity_compare(const struct identity_check *check, const struct checkpoint_info *there,
+                              char notes[IDENTITY_NOTES_MAX], struct run_identity *ret, struct titan_error *err)
 {
-    _cleanup_(buf_free) struct buf keys = BUF_INIT;
-    recipe_model_differences(c->here, c->there, &keys);
-    if (keys.len > 0 && !recipe_accepts(c->here, "model"))
-        add_fault(c, keys.data);
-    else if (keys.len > 0)
-        buf_printf(&c->notes, "the model's numbers are others: %s: accepted\n", keys.data);
-}
-
-/* Notes how a changed batch moves the place in the data, and how a changed schedule changes the learning rate. */
-static void note_changes(struct comparison *c)
-{
-    _cleanup_(buf_free) struct buf rate = BUF_INIT;
-    const struct recipe *here = c->here, *there = c->there;
-    const int64_t batch = here->training.global_batch_size, before = there->training.global_batch_size;
-    if (batch != before || here->training.seq_len != there->training.seq_len)
-        buf_printf(&c->notes,
-                   "a step has %" PRId64 " samples of %" PRId64 " tokens, there %" PRId64 " of %" PRId64
-                   ": step %" PRIu64 " begins with sample %" PRIu64 ", behind those that were read%s\n",
-                   batch, here->training.seq_len, before, there->training.seq_len, c->step + 1, c->before->samples,
-                   here->training.seq_len != there->training.seq_len ? "; the rest of the pass is cut and drawn anew"
-                                                                     : "");
-    learning_rate_compare(here, there, (int64_t)c->step, &rate);
-    if (rate.len > 0)
-        buf_printf(&c->notes, "%s\n", rate.data);
-}
-
-titan_status identity_compare(const struct identity_check *check, uint64_t recipe_hash, const char *recipe_text,
-                              uint64_t step, const struct run_identity *there, char notes[IDENTITY_NOTES_MAX],
-                              struct run_identity *ret, struct titan_error *err)
-{
+    const uint64_t step = there->step;
     _cleanup_free_ struct recipe *other = malloc(sizeof(*other));
     if (!other)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
     recipe_init(other);
     const bool read =
-        recipe_parse(other, recipe_text, "recipe", NULL) == TITAN_OK && recipe_resolve(other, NULL) == TITAN_OK;
+        recipe_parse(other, there->recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(other, NULL) == TITAN_OK;
     struct comparison c = {
         .check = check, .here = check->recipe, .there = read ? other : NULL, .before = ret, .step = step};
-    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    _cleanup_(buf_free) struct buf keys = BUF_INIT, rate = BUF_INIT;
     titan_assert(check->recipe && check->path);
-    *ret = *there;
+    *ret = there->identity;
     ret->step = step;
     if (!ret->known && c.there) /* a run of that recipe has read this many */
         ret->samples = step * (uint64_t)c.there->training.global_batch_size;
 
-    if (check->own && !recipe_continues(c.here, recipe_hash, recipe_text, &keys))
+    if (check->own && !recipe_continues(c.here, there->recipe_hash, there->recipe, &keys))
         add_fault(&c, keys.len > 0 ? keys.data : "its recipe is another");
-    else if (c.there && !check->own)
-        compare_model(&c);
+    else if (c.there && !check->own) {
+        recipe_model_differences(c.here, c.there, &keys);
+        if (keys.len > 0 && !recipe_accepts(c.here, "model"))
+            add_fault(&c, keys.data);
+        else if (keys.len > 0)
+            buf_printf(&c.notes, "the model's numbers are others: %s: accepted\n", keys.data);
+    }
     if (check->here && ret->known) {
-        compare_tokenizer(&c);
-        if (check->progress && step > 0)
-            compare_data(&c);
+        compare_contents(&c);
     } else if (check->here) {
         if (check->own && c.there)
             compare_paths(&c);
@@ -165,7 +136,18 @@ titan_status identity_compare(const struct identity_check *check, uint64_t recip
         titan_error_hint(err, "%s; checkpoint.accept_changed takes what is meant to be another",
                          check->own ? "use another checkpoint.folder" : "use what it was made with");
     } else if (c.there && check->progress) {
-        note_changes(&c);
+        /* A changed batch moves the place in the data, and a changed schedule changes the learning rate. */
+        const int64_t batch = c.here->training.global_batch_size, before = c.there->training.global_batch_size;
+        const bool cut = c.here->training.seq_len != c.there->training.seq_len;
+        if (batch != before || cut)
+            buf_printf(&c.notes,
+                       "a step has %" PRId64 " samples of %" PRId64 " tokens, there %" PRId64 " of %" PRId64
+                       ": step %" PRIu64 " begins with sample %" PRIu64 ", behind those that were read%s\n",
+                       batch, c.here->training.seq_len, before, c.there->training.seq_len, step + 1, ret->samples,
+                       cut ? "; the rest of the pass is cut and drawn anew" : "");
+        learning_rate_compare(c.here, c.there, (int64_t)step, &rate);
+        if (rate.len > 0)
+            buf_printf(&c.notes, "%s\n", rate.data);
     }
     (void)snprintf(notes, IDENTITY_NOTES_MAX, "%s", c.notes.len > 0 ? c.notes.data : "");
     buf_free(&c.faults);

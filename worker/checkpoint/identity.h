@@ -38,12 +38,14 @@ struct identity_check {
 };
 #define IDENTITY_NOTES_MAX 640
 
-/* Compares the new run with a checkpoint of this recipe (hash and text), identity and step. TITAN_ECONFLICT names all
+struct checkpoint_info; /* checkpoint.h */
+
+/* Compares the new run with a checkpoint's recipe (hash and text), identity and step. TITAN_ECONFLICT names all
  * differences that are not accepted (checkpoint.accept_changed), each with both values. notes gets a line per accepted
  * difference that changes the place in the data or the learning rate, and a line per item that cannot be compared. ret:
  * the number of samples the run has read, as far as the manifest or its recipe shows it. */
-titan_status identity_compare(const struct identity_check *check, uint64_t recipe_hash, const char *recipe_text,
-                              uint64_t step, const struct run_identity *there, char notes[IDENTITY_NOTES_MAX],
-                              struct run_identity *ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status identity_compare(const struct identity_check *check, const struct checkpoint_info *there,
+                              char notes[IDENTITY_NOTES_MAX], struct run_identity *ret,
+                              struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -99,8 +99,7 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
                                          .path = l->path,
                                          .own = own,
                                          .progress = !l->source.without_progress};
-    TRY(identity_compare(&check, l->info.recipe_hash, l->info.recipe, l->info.step, &l->info.identity, l->source.notes,
-                         &l->source.identity, err));
+    TRY(identity_compare(&check, &l->info, l->source.notes, &l->source.identity, err));
     memcpy(l->source.identity.from_run, l->info.run, sizeof l->info.run);
     l->source.identity.from_step = l->info.step;
 
@@ -114,7 +113,9 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
         return TITAN_EUNSUPPORTED;
     }
     TRY(leave_out(l, err));
-    status = checkpoint_load(l->path, l->specs, l->n_specs, l->slices, l->n_slices, &l->apart.watch, err);
+    const struct checkpoint_part part = {
+        .specs = l->specs, .n_specs = l->n_specs, .slices = l->slices, .n_slices = l->n_slices};
+    status = checkpoint_load(l->path, &part, &l->apart.watch, err);
     if (status != TITAN_ECONFLICT || !err)
         return status;
 
@@ -131,25 +132,28 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
 
 /* --- from weights of transformers --------------------------------------------------------------------------------- */
 
-/* Reads a layer's biases. They are one row; a rank may want a part of it. */
-static titan_status read_biases(const struct load *l, const struct hf_weights *w, const struct shard_slice *p,
-                                struct titan_error *err)
-{
-    const struct model_dims *d = &l->model->dims;
-    titan_assert(is_bias(l, p->tensor) && p->row == 0 && p->col + p->cols <= d->n_experts);
-    _cleanup_free_ float *all = calloc((size_t)d->n_experts, sizeof *all);
-    if (!all)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for the biases of experts");
-    TRY(hf_weights_read_biases(w, l->model, (int)d->n_dense_layers + p->tensor - 3 * l->n_parameters, all, err));
-    memcpy(p->data, all + p->col, (size_t)p->cols * sizeof *all);
-    return TITAN_OK;
-}
-
 /* Compares tokenizers if one lies beside the weights: the weights' rows belong to its ids. */
-static titan_status compare_tokenizers(struct load *l, const struct tokenizer *ours, const struct tokenizer *theirs,
-                                       struct titan_error *err)
+static titan_status compare_tokenizer(struct load *l, struct titan_error *err)
 {
-    const int64_t n = MIN(tokenizer_vocabulary(ours), tokenizer_vocabulary(theirs)); /* either may have more tokens */
+    const size_t used = strlen(l->source.notes), room = sizeof l->source.notes - used;
+    char *const note = l->source.notes + used;
+    struct titan_error fault = {0};
+    struct tokenizer *ours = NULL, *theirs = NULL;
+    titan_status status = l->source.here ? tokenizer_open(l->path, &theirs, &fault) : TITAN_ENOTFOUND;
+    if (status != TITAN_OK) {
+        if (status != TITAN_ENOTFOUND)
+            (void)snprintf(note, room, "the tokenizer beside the weights is not compared: %.300s\n", fault.msg);
+        return TITAN_OK;
+    }
+    if (tokenizer_hash(theirs) != l->source.here->tokenizer)
+        status = tokenizer_open_as(l->recipe.model.tokenizer, l->recipe.model.tokenizer_pattern, &ours, err);
+    if (!ours) {
+        tokenizer_close(theirs);
+        return status;
+    }
+
+    const int64_t n_ours = tokenizer_vocabulary(ours), n_theirs = tokenizer_vocabulary(theirs);
+    const int64_t n = MIN(n_ours, n_theirs); /* either may have more tokens */
     _cleanup_(buf_free) struct buf a = BUF_INIT, b = BUF_INIT;
     int32_t id = 0; /* first id with another text there */
     for (; id < n; id++) {
@@ -160,16 +164,16 @@ static titan_status compare_tokenizers(struct load *l, const struct tokenizer *o
             (a.len != b.len || (a.len > 0 && memcmp(a.data, b.data, a.len) != 0)))
             break;
     }
+    tokenizer_close(ours);
+    tokenizer_close(theirs);
     if (id >= n)
         return TITAN_OK;
     (void)titan_fail(err, TITAN_ECONFLICT,
                      "the tokenizer '%.120s' gives other ids than the one beside the weights: id %d stands for "
                      "another text, of %lld and %lld ids",
-                     l->recipe.model.tokenizer, (int)id, (long long)tokenizer_vocabulary(ours),
-                     (long long)tokenizer_vocabulary(theirs));
+                     l->recipe.model.tokenizer, (int)id, (long long)n_ours, (long long)n_theirs);
     if (recipe_accepts(&l->recipe, "tokenizer")) {
-        const size_t used = strlen(l->source.notes);
-        (void)snprintf(l->source.notes + used, sizeof l->source.notes - used, "%.300s: accepted\n", err->msg);
+        (void)snprintf(note, room, "%.300s: accepted\n", err->msg);
         *err = (struct titan_error){0};
         return TITAN_OK;
     }
@@ -178,33 +182,12 @@ static titan_status compare_tokenizers(struct load *l, const struct tokenizer *o
     return TITAN_ECONFLICT;
 }
 
-static titan_status compare_tokenizer(struct load *l, struct titan_error *err)
-{
-    struct titan_error fault = {0};
-    struct tokenizer *ours = NULL, *theirs = NULL;
-    const size_t used = strlen(l->source.notes);
-    titan_status status = l->source.here ? tokenizer_open(l->path, &theirs, &fault) : TITAN_ENOTFOUND;
-    if (status == TITAN_ENOTFOUND)
-        return TITAN_OK;
-    if (status != TITAN_OK)
-        (void)snprintf(l->source.notes + used, sizeof l->source.notes - used,
-                       "the tokenizer beside the weights is not compared: %.300s\n", fault.msg);
-    else if (tokenizer_hash(theirs) != l->source.here->tokenizer)
-        status = tokenizer_open_as(l->recipe.model.tokenizer, l->recipe.model.tokenizer_pattern, &ours, err);
-    if (status == TITAN_OK && ours)
-        status = compare_tokenizers(l, ours, theirs, err);
-    else if (!theirs)
-        status = TITAN_OK;
-    tokenizer_close(ours);
-    tokenizer_close(theirs);
-    return status;
-}
-
 static titan_status read_weights(struct load *l, const struct hf_weights *w, struct titan_error *err)
 {
+    const struct model_dims *d = &l->model->dims;
     _cleanup_(buf_free) struct buf note = BUF_INIT;
     TRY(hf_weights_check(w, l->model, err));
-    TRY(hf_config_compare(hf_weights_config(w), &l->model->dims, &note, err));
+    TRY(hf_config_compare(hf_weights_config(w), d, &note, err));
     if (note.len > 0 && !recipe_accepts(&l->recipe, "model")) {
         (void)titan_fail(err, TITAN_ECONFLICT, "the weights are of another model: %s", note.data);
         titan_error_hint(err, "checkpoint.accept_changed = [\"model\"] trains them with these numbers");
@@ -219,11 +202,19 @@ static titan_status read_weights(struct load *l, const struct hf_weights *w, str
     if (note.len > 0)
         (void)snprintf(l->source.notes + used, sizeof l->source.notes - used, "%s\n", note.data);
     TRY(compare_tokenizer(l, err));
+
+    /* Biases of a layer are one row; a rank may want a part of it. */
+    _cleanup_free_ float *biases = calloc((size_t)d->n_experts + 1, sizeof *biases);
+    if (!biases)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the biases of experts");
     for (int i = 0; i < l->n_slices; i++) {
         const struct shard_slice *p = &l->slices[i];
-        if (is_bias(l, p->tensor))
-            TRY(read_biases(l, w, p, err));
-        else if (!is_moment(l, p->tensor))
+        if (is_bias(l, p->tensor)) {
+            titan_assert(p->row == 0 && p->col + p->cols <= d->n_experts);
+            const int layer = (int)d->n_dense_layers + p->tensor - 3 * l->n_parameters;
+            TRY(hf_weights_read_biases(w, l->model, layer, biases, err));
+            memcpy(p->data, biases + p->col, (size_t)p->cols * sizeof *biases);
+        } else if (!is_moment(l, p->tensor))
             TRY(hf_weights_read(w, l->model, p, &l->apart.watch, err));
     }
     return TITAN_OK;
@@ -254,57 +245,48 @@ static titan_status run_load(struct apart *a, struct titan_error *err)
     return status;
 }
 
-static titan_status open_load(const struct train_state *state, const struct load_source *source,
-                              const struct recipe *recipe, struct load **ret, struct titan_error *err)
-{
-    const struct layout *l = state->layout;
-    struct load *load = calloc(1, sizeof *load);
-
-    titan_assert(source->path && l);
-    if (!load)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    *ret = load;
-    apart_init(&load->apart);
-    load->apart.run = run_load;
-    load->apart.clear = clear_load;
-    load->source = *source;
-    if (source->here) {
-        load->here = *source->here;
-        load->source.here = &load->here;
-    }
-    load->recipe = *recipe;
-    load->path = strdup(source->path);
-    load->host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *load->host);
-    if (!load->path || !load->host)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    load->n_parameters = l->model->n_tensors;
-    if (source->from == LOAD_WEIGHTS)
-        TRY(model_open(&l->model->dims, &load->model, err));
-    TRY(layout_specs(l->model, &load->specs, &load->n_specs, err));
-    return layout_slices(l, state->rank, load->host, load->host + 3 * state->total, NULL, NULL, &load->slices,
-                         &load->n_slices, err);
-}
-
 static void close_load(struct load **l)
 {
     apart_close((struct apart *)*l);
 }
 
 titan_status load_state(struct train_state *state, struct load_source *source, const struct recipe *recipe,
-                        int still_ms, const atomic_int *stop, struct stream *s, struct titan_error *err)
+                        const struct apart_limit *limit, struct stream *s, struct titan_error *err)
 {
-    _cleanup_(close_load) struct load *load = NULL;
+    const struct layout *layout = state->layout;
+    _cleanup_(close_load) struct load *l = calloc(1, sizeof *l);
 
-    titan_assert(still_ms >= 0);
-    TRY(open_load(state, source, recipe, &load, err));
-    const titan_status status = apart_run(&load->apart, still_ms, stop, err);
+    titan_assert(source->path && layout && limit->still_ms >= 0);
+    if (!l)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    apart_init(&l->apart);
+    l->apart.run = run_load;
+    l->apart.clear = clear_load;
+    l->source = *source;
+    if (source->here) {
+        l->here = *source->here;
+        l->source.here = &l->here;
+    }
+    l->recipe = *recipe;
+    l->path = strdup(source->path);
+    l->host = calloc((size_t)state_snapshot_size(layout, state->rank) + 1, sizeof *l->host);
+    if (!l->path || !l->host)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    l->n_parameters = layout->model->n_tensors;
+    if (source->from == LOAD_WEIGHTS)
+        TRY(model_open(&layout->model->dims, &l->model, err));
+    TRY(layout_specs(layout->model, &l->specs, &l->n_specs, err));
+    TRY(layout_slices(layout, state->rank, l->host, l->host + 3 * state->total, NULL, NULL, &l->slices, &l->n_slices,
+                      err));
+
+    const titan_status status = apart_run(&l->apart, limit, err);
     if (status == TITAN_ETIMEDOUT)
         (void)titan_error_wrap(err, "'%s'", source->path);
     TRY(status);
-    memcpy(source->notes, load->source.notes, sizeof source->notes);
-    source->identity = load->source.identity;
-    TRY(state_upload(state, load->host, s, err));
-    const struct checkpoint_info *info = &load->info;
+    memcpy(source->notes, l->source.notes, sizeof source->notes);
+    source->identity = l->source.identity;
+    TRY(state_upload(state, l->host, s, err));
+    const struct checkpoint_info *info = &l->info;
     const struct skipped_steps none = {0}, all = {.total = info->step};
     if (source->from == LOAD_WEIGHTS || source->without_progress)
         state_set_numbers(state, 0, 0, none);

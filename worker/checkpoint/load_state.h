@@ -4,9 +4,8 @@
 #ifndef TITAN_WORKER_CHECKPOINT_LOAD_STATE_H
 #define TITAN_WORKER_CHECKPOINT_LOAD_STATE_H
 
-#include <stdatomic.h>
-
 #include "base/recipe.h"
+#include "worker/checkpoint/apart.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/state/state.h"
 
@@ -29,9 +28,8 @@ struct load_source {
 
 /* Loads masters, moments, biases and numbers. A checkpoint without moments is accepted if none are wanted, at step 0,
  * and at the run's last step; otherwise TITAN_EUNSUPPORTED. TITAN_ECONFLICT: it is of another model or run
- * (identity.h); names the difference. TITAN_EREVOKED: *stop became non-zero (NULL = never); TITAN_ETIMEDOUT: the read
- * made no progress for still_ms (0 = wait without limit). */
+ * (identity.h); names the difference. TITAN_EREVOKED and TITAN_ETIMEDOUT: limit. */
 titan_status load_state(struct train_state *state, struct load_source *source, const struct recipe *recipe,
-                        int still_ms, const atomic_int *stop, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
+                        const struct apart_limit *limit, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

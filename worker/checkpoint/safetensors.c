@@ -126,30 +126,6 @@ static int compare_name(const void *a, const void *b, void *tensors)
     return strcmp(t[*(const size_t *)a].name, t[*(const size_t *)b].name);
 }
 
-/* Checks that the ranges tile the data and that names are unique. Turns offsets into positions in the file. */
-static titan_status check_tensors(struct safetensors *st, uint64_t data_start, struct titan_error *err)
-{
-    qsort(st->tensors, st->ntensors, sizeof(*st->tensors), compare_offset);
-    uint64_t at = data_start;
-    for (size_t i = 0; i < st->ntensors; i++) {
-        struct safetensors_tensor *t = &st->tensors[i];
-        t->offset += data_start;
-        if (t->offset != at)
-            return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' begins at byte %" PRIu64 ", expected %" PRIu64, t->name,
-                              t->offset, at);
-        at += t->bytes;
-        st->by_name[i] = i;
-    }
-    if (at != st->file_bytes)
-        return titan_fail(err, TITAN_ECORRUPT, "tensors end at byte %" PRIu64 ", the file at %" PRIu64, at,
-                          st->file_bytes);
-    qsort_r(st->by_name, st->ntensors, sizeof(*st->by_name), compare_name, st->tensors);
-    for (size_t i = 1; i < st->ntensors; i++)
-        if (compare_name(&st->by_name[i - 1], &st->by_name[i], st->tensors) == 0)
-            return titan_fail(err, TITAN_ECORRUPT, "two tensors are named '%s'", st->tensors[st->by_name[i]].name);
-    return TITAN_OK;
-}
-
 static void free_json(struct json **root)
 {
     json_free(*root);
@@ -192,7 +168,27 @@ static titan_status read_header(struct safetensors *st, struct titan_error *err)
     for (const struct json *m = root->first; m; m = m->next)
         if (strcmp(m->key, "__metadata__") != 0)
             TRY(parse_tensor(m, st->file_bytes - data_start, &st->tensors[st->ntensors++], err));
-    return check_tensors(st, data_start, err);
+
+    /* The ranges tile the data, and names are unique. Offsets become positions in the file. */
+    qsort(st->tensors, st->ntensors, sizeof(*st->tensors), compare_offset);
+    uint64_t at = data_start;
+    for (size_t i = 0; i < st->ntensors; i++) {
+        struct safetensors_tensor *t = &st->tensors[i];
+        t->offset += data_start;
+        if (t->offset != at)
+            return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' begins at byte %" PRIu64 ", expected %" PRIu64, t->name,
+                              t->offset, at);
+        at += t->bytes;
+        st->by_name[i] = i;
+    }
+    if (at != st->file_bytes)
+        return titan_fail(err, TITAN_ECORRUPT, "tensors end at byte %" PRIu64 ", the file at %" PRIu64, at,
+                          st->file_bytes);
+    qsort_r(st->by_name, st->ntensors, sizeof(*st->by_name), compare_name, st->tensors);
+    for (size_t i = 1; i < st->ntensors; i++)
+        if (compare_name(&st->by_name[i - 1], &st->by_name[i], st->tensors) == 0)
+            return titan_fail(err, TITAN_ECORRUPT, "two tensors are named '%s'", st->tensors[st->by_name[i]].name);
+    return TITAN_OK;
 }
 
 titan_status safetensors_open(const char *path, struct safetensors **ret, struct titan_error *err)
@@ -330,19 +326,18 @@ static titan_status write_out(struct safetensors_writer *w, const void *data, si
 }
 
 /* Makes the header text of the entries. *ret_data_bytes gets the bytes of data that must follow. */
-static titan_status make_header(const struct safetensors_entry *entries, size_t n, const char *metadata_format,
-                                struct buf *out, uint64_t *ret_data_bytes, struct titan_error *err)
+static titan_status make_header(const struct safetensors_header *header, struct buf *out, uint64_t *ret_data_bytes,
+                                struct titan_error *err)
 {
     uint64_t at = 0;
     struct json_writer w = {.out = out};
     json_begin_object(&w, NULL);
-    if (metadata_format) {
+    if (header->format) {
         json_begin_object(&w, "__metadata__");
-        json_put_string(&w, "format", metadata_format);
+        json_put_string(&w, "format", header->format);
         json_end_object(&w);
     }
-    for (size_t i = 0; i < n; i++) {
-        const struct safetensors_entry *e = &entries[i];
+    for (const struct safetensors_entry *e = header->entries; e < header->entries + header->n; e++) {
         size_t element = safetensors_dtype_bytes(e->dtype);
         uint64_t bytes = 0;
         if (element == 0 || e->ndim < 0 || e->ndim > SAFETENSORS_DIMS_MAX ||
@@ -365,7 +360,7 @@ static titan_status make_header(const struct safetensors_entry *entries, size_t 
     while ((LENGTH_BYTES + out->len) % 8 != 0 && !buf_failed(out))
         buf_puts(out, " ");
     if (buf_failed(out))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a header of %zu tensors", n);
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a header of %zu tensors", header->n);
     if (out->len > SAFETENSORS_HEADER_MAX)
         return titan_fail(err, TITAN_ELIMIT, "header of %zu bytes, the format allows %u", out->len,
                           SAFETENSORS_HEADER_MAX);
@@ -374,22 +369,12 @@ static titan_status make_header(const struct safetensors_entry *entries, size_t 
     return TITAN_OK;
 }
 
-/* Reserves contiguous space if the file system can: writing into it is faster. A full disk fails here at once. */
-static titan_status reserve(const struct safetensors_writer *w, uint64_t bytes, struct titan_error *err)
+titan_status safetensors_create(int at, const char *path, const struct safetensors_header *header,
+                                struct safetensors_writer **ret, struct titan_error *err)
 {
-    titan_assert(w->fd >= 0);
-    if (bytes > INT64_MAX || fallocate(w->fd, 0, 0, (off_t)bytes) == 0)
-        return TITAN_OK; /* beyond the largest file: writing will fail */
-    const bool full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
-    return full ? titan_fail_errno(err, "cannot write '%s'", w->path) : TITAN_OK;
-}
-
-titan_status safetensors_create(int at, const char *path, const struct safetensors_entry *entries, size_t nentries,
-                                const char *metadata_format, struct safetensors_writer **ret, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf header = BUF_INIT;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
     uint64_t data_bytes = 0;
-    TRY(make_header(entries, nentries, metadata_format, &header, &data_bytes, err));
+    TRY(make_header(header, &text, &data_bytes, err));
     struct safetensors_writer *w = calloc(1, sizeof(*w));
     if (!w || !(w->path = strdup(path))) {
         free(w);
@@ -399,26 +384,27 @@ titan_status safetensors_create(int at, const char *path, const struct safetenso
     w->at = at;
     (void)unlinkat(at, path, 0);
     w->fd = openat(at, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-    titan_status status;
-    if (w->fd < 0) {
-        status = titan_fail_errno(err, "cannot create '%s'", path);
-        goto fail;
-    }
+    titan_status status = w->fd < 0 ? titan_fail_errno(err, "cannot create '%s'", path) : TITAN_OK;
+
+    /* Contiguous space, if the file system can reserve it, is faster to write into. A full disk fails here at once;
+     * more than the largest file fails when it is written. */
+    const uint64_t bytes = LENGTH_BYTES + text.len + data_bytes;
+    if (status == TITAN_OK && bytes <= INT64_MAX && fallocate(w->fd, 0, 0, (off_t)bytes) != 0 &&
+        (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+        status = titan_fail_errno(err, "cannot write '%s'", path);
     unsigned char length[LENGTH_BYTES];
     for (int i = 0; i < LENGTH_BYTES; i++)
-        length[i] = (unsigned char)(header.len >> (8 * i));
-    status = reserve(w, sizeof(length) + header.len + data_bytes, err);
+        length[i] = (unsigned char)(text.len >> (8 * i));
     if (status == TITAN_OK)
         status = write_out(w, length, sizeof(length), err);
     if (status == TITAN_OK)
-        status = write_out(w, header.data, header.len, err);
-    if (status != TITAN_OK)
-        goto fail;
+        status = write_out(w, text.data, text.len, err);
+    if (status != TITAN_OK) {
+        safetensors_abandon(w);
+        return status;
+    }
     *ret = w;
     return TITAN_OK;
-fail:
-    safetensors_abandon(w);
-    return status;
 }
 
 titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len, struct titan_error *err)

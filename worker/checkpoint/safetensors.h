@@ -61,14 +61,17 @@ struct safetensors_entry {
     int64_t shape[SAFETENSORS_DIMS_MAX];
     int ndim;
 };
+struct safetensors_header {
+    const struct safetensors_entry *entries;
+    size_t n;
+    const char *format; /* "format" of __metadata__ ("pt" for HF); NULL = none */
+};
 struct safetensors_writer;
 
 /* Makes the file anew and writes the header; an existing file of that name is replaced, never written through. name:
- * below the open folder `at`, which must outlive the writer, or AT_FDCWD. metadata: "format" of __metadata__ ("pt" for
- * HF), NULL = none. */
-titan_status safetensors_create(int at, const char *name, const struct safetensors_entry *entries, size_t nentries,
-                                const char *metadata_format, struct safetensors_writer **ret,
-                                struct titan_error *err) TITAN_MUST_USE;
+ * below the open folder `at`, which must outlive the writer, or AT_FDCWD. */
+titan_status safetensors_create(int at, const char *name, const struct safetensors_header *header,
+                                struct safetensors_writer **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Appends the next bytes of the data; entries follow each other, in portions of any size. */
 titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len,
                                 struct titan_error *err) TITAN_MUST_USE;

@@ -49,7 +49,8 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
         shard_slice_matrix(&specs[i], &slices[i].rows, &slices[i].cols);
         out += m->numel;
     }
-    return checkpoint_load(t->path, specs, n, slices, n, NULL, err);
+    const struct checkpoint_part part = {.specs = specs, .n_specs = n, .slices = slices, .n_slices = n};
+    return checkpoint_load(t->path, &part, NULL, err);
 }
 
 titan_status trained_load_biases(const struct trained *t, float *out, struct titan_error *err)
@@ -68,5 +69,7 @@ titan_status trained_load_biases(const struct trained *t, float *out, struct tit
         shard_slice_matrix(&specs[before + i], &slices[i].rows, &slices[i].cols);
         out += specs[before + i].numel;
     }
-    return n == before ? TITAN_OK : checkpoint_load(t->path, specs + before, n - before, slices, n - before, NULL, err);
+    const struct checkpoint_part part = {
+        .specs = specs + before, .n_specs = n - before, .slices = slices, .n_slices = n - before};
+    return n == before ? TITAN_OK : checkpoint_load(t->path, &part, NULL, err);
 }

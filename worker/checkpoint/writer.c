@@ -213,28 +213,6 @@ void checkpoint_writer_cancel(struct checkpoint_writer *w)
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
-/* Copies the state into host memory before any file is touched: the next update waits for this copy. */
-static void copy_state(struct checkpoint_writer *w)
-{
-    const struct device_ops *ops = w->device->ops;
-    struct titan_error *const err = &w->uncopied;
-
-    titan_assert(err->status == TITAN_OK);
-    titan_status status = failpoint("checkpoint.begun", err);
-    if (status == TITAN_OK)
-        status = ops->event_wait(w->settled, w->copies, err);
-    if (status == TITAN_OK)
-        status = state_copy(w->state, snapshot_memory(w->snapshot),
-                            snapshot_ready(w->snapshot) ? SNAPSHOT_PIECE_BYTES : 0, w->copies, err);
-    if (status != TITAN_OK) {
-        if (err->status == TITAN_OK)
-            (void)titan_fail(err, status, "the state could not be copied: %s", titan_status_text(status));
-        (void)!ops->stream_sync(w->copies, NULL);
-        ops->stream_clear(w->copies);
-    }
-    (void)sem_post(&w->copied);
-}
-
 /* Makes the file name of a rank's manifest entry. */
 static void entry_name(int rank, char name[ENTRY_NAME_BYTES])
 {
@@ -272,38 +250,6 @@ static const struct contents *contents_of(const struct checkpoint_writer *w)
     return w->info.model_only ? &w->weights : &w->all;
 }
 
-static titan_status write_shard(const struct checkpoint_writer *w, int folder, int at, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf entry = BUF_INIT;
-    char name[ENTRY_NAME_BYTES];
-
-    if (w->uncopied.status != TITAN_OK) {
-        *err = w->uncopied;
-        return err->status;
-    }
-    TRY(failpoint("checkpoint.write", err));
-    const struct contents *c = contents_of(w);
-    TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->slices, c->n_slices,
-                               &entry, err));
-    entry_name(w->opt.rank, name); /* read by rank 0 only, which puts it in the manifest */
-    return file_place_at(at, name, entry.data, entry.len, err);
-}
-
-/* Checks that the folder's name still leads to it. Otherwise ranks that open it later write elsewhere. */
-static titan_status still_in_place(const struct checkpoint_writer *w, int folder, struct titan_error *err)
-{
-    struct stat opened, named;
-    _cleanup_fd_ int now = file_open_named(w->opt.dir, O_RDONLY | O_DIRECTORY);
-
-    if (now < 0 || fstat(now, &named) < 0 || fstat(folder, &opened) < 0)
-        return titan_fail_errno(err, "checkpoint of step %lu dropped: folder '%s' is gone", (unsigned long)w->info.step,
-                                w->opt.dir);
-    if (named.st_dev != opened.st_dev || named.st_ino != opened.st_ino)
-        return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: another folder is at '%s' now",
-                          (unsigned long)w->info.step, w->opt.dir);
-    return TITAN_OK;
-}
-
 /* State of rank 0's wait for the other ranks. */
 struct parts {
     int folder, at; /* folder of all checkpoints; folder of this unfinished checkpoint */
@@ -336,7 +282,15 @@ static titan_status await_entry(const struct checkpoint_writer *w, struct parts 
                               "rank 0 sees it: is the folder one for all nodes?",
                               (unsigned long)w->info.step, rank, w->opt.dir);
         if (now > p->look_at) {
-            TRY(still_in_place(w, p->folder, err));
+            /* The folder's name must still lead to it. Otherwise ranks that open it later write elsewhere. */
+            struct stat opened, named;
+            _cleanup_fd_ int again = file_open_named(w->opt.dir, O_RDONLY | O_DIRECTORY);
+            if (again < 0 || fstat(again, &named) < 0 || fstat(p->folder, &opened) < 0)
+                return titan_fail_errno(err, "checkpoint of step %lu dropped: folder '%s' is gone",
+                                        (unsigned long)w->info.step, w->opt.dir);
+            if (named.st_dev != opened.st_dev || named.st_ino != opened.st_ino)
+                return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: another folder is at '%s' now",
+                                  (unsigned long)w->info.step, w->opt.dir);
             p->look_at = now + IN_PLACE_NS;
         }
         if (now > p->deadline)
@@ -348,110 +302,124 @@ static titan_status await_entry(const struct checkpoint_writer *w, struct parts 
     return file_read_at(p->at, name, O_NOFOLLOW, ENTRY_BYTES_MAX, out, err);
 }
 
-/* Writes the Hugging Face directory beside the shards. It gets its final name when it is complete. */
-static titan_status write_hf(const struct checkpoint_writer *w, int folder, struct titan_error *err)
-{
-    _cleanup_fd_ int at = -1, hf = -1;
-    _cleanup_(buf_free) struct buf note = BUF_INIT;
-    const char *name = strrchr(w->written.path, '/') + 1;
-    struct log log;
-
-    titan_assert(w->info.model_only && w->opt.hf_dtype);
-    TRY(dir_open_at(folder, name, false, &at, err));
-    if (dir_open_at(at, ".hf", true, &hf, err) != TITAN_OK)
-        return titan_error_wrap(err, "'%s'", w->written.path);
-    TRY(hf_export(w->written.path, hf, ".hf", w->opt.hf_dtype, &note, err));
-    log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
-    if (note.len > 0)
-        tlog_info(&log, "hugging face", "path=\"%s/hf\" note=\"%s\"", w->written.path, note.data);
-    TRY(dir_remove_at(at, "hf", err));
-    if (renameat(at, ".hf", at, "hf") < 0 || fsync(at) < 0)
-        return titan_fail_errno(err, "cannot rename '%s/.hf'", w->written.path);
-    return TITAN_OK;
-}
-
 static titan_status commit(struct checkpoint_writer *w, int folder, int at, const struct buf *entries,
                            struct titan_error *err)
 {
+    const struct contents *c = contents_of(w);
+    const struct checkpoint_parts parts = {c->specs, c->n_specs, entries, w->opt.world};
     char name[ENTRY_NAME_BYTES];
+    struct log log;
 
     titan_assert(w->opt.rank == 0);
+    log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
     for (int r = 0; r < w->opt.world; r++) { /* the manifest has the entries now */
         entry_name(r, name);
         if (unlinkat(at, name, 0) < 0)
             return titan_fail_errno(err, "cannot remove '%s'", name);
     }
     TRY(failpoint("checkpoint.collected", err));
-    const struct contents *c = contents_of(w);
-    TRY(checkpoint_commit(folder, w->opt.dir, &w->info, c->specs, c->n_specs, entries, w->opt.world, w->written.path,
-                          err));
-    if (w->info.model_only && w->opt.hf_dtype)
-        TRY(write_hf(w, folder, err));
+    TRY(checkpoint_commit(folder, w->opt.dir, &w->info, &parts, w->written.path, err));
+
+    /* The Hugging Face directory stands beside the shards. It gets its final name when it is complete. */
+    if (w->info.model_only && w->opt.hf_dtype) {
+        _cleanup_fd_ int inside = -1, hf = -1;
+        _cleanup_(buf_free) struct buf note = BUF_INIT;
+        TRY(dir_open_at(folder, strrchr(w->written.path, '/') + 1, false, &inside, err));
+        if (dir_open_at(inside, ".hf", true, &hf, err) != TITAN_OK)
+            return titan_error_wrap(err, "'%s'", w->written.path);
+        TRY(hf_export(w->written.path, hf, ".hf", w->opt.hf_dtype, &note, err));
+        if (note.len > 0)
+            tlog_info(&log, "hugging face", "path=\"%s/hf\" note=\"%s\"", w->written.path, note.data);
+        TRY(dir_remove_at(inside, "hf", err));
+        if (renameat(inside, ".hf", inside, "hf") < 0 || fsync(inside) < 0)
+            return titan_fail_errno(err, "cannot rename '%s/.hf'", w->written.path);
+    }
     w->written.bytes = w->info.bytes;
     w->written.world = w->opt.world;
 
     /* The folder's content decides which checkpoints are kept: a checkpoint that was never committed counts as well. */
     struct titan_error fault = {0};
     if (w->opt.keep > 0 &&
-        checkpoint_prune(folder, w->opt.dir, w->opt.keep, &w->info, &w->written.spared, &fault) != TITAN_OK) {
-        struct log log;
-        log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
+        checkpoint_prune(folder, w->opt.dir, w->opt.keep, &w->info, &w->written.spared, &fault) != TITAN_OK)
         tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, fault.msg);
-    }
     return TITAN_OK;
 }
 
-/* Runs on rank 0. Waits until each rank has ended writing, or one stays silent; the first failure counts. A failed
- * checkpoint is removed. If the epoch is over, the next epoch's sweep removes it instead. */
-static titan_status collect_parts(struct checkpoint_writer *w, int folder, int at, titan_status own,
-                                  struct titan_error *err)
-{
-    const int64_t now = clock_mono_ns();
-    struct parts p = {folder, at, now + (int64_t)w->opt.wait_ms * 1000000, now + IN_PLACE_NS};
-    struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
-    titan_status first = own;
-    bool over = true;
-
-    titan_assert(w->opt.rank == 0);
-    if (!entries)
-        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    for (int r = own == TITAN_OK ? 0 : 1; r < w->opt.world && over; r++) {
-        struct titan_error fault = {0};
-        const titan_status status = await_entry(w, &p, r, &entries[r], &over, &fault);
-        if (status != TITAN_OK && first == TITAN_OK) {
-            first = status;
-            *err = fault;
-        }
-    }
-    if (first == TITAN_OK)
-        first = commit(w, folder, at, entries, err);
-    for (int r = 0; r < w->opt.world; r++)
-        buf_free(&entries[r]);
-    free(entries);
-    if (first != TITAN_OK && first != TITAN_EREVOKED)
-        (void)!checkpoint_drop(folder, w->opt.dir, &w->info, NULL);
-    return first;
-}
-
+/* Writes the rank's shard and entry. Rank 0 then waits until each rank has ended writing, or one stays silent, and
+ * commits; the first failure counts. */
 static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_error *err)
 {
+    const struct contents *c = contents_of(w);
+    const struct checkpoint_part part = {c->specs, c->n_specs, c->slices, c->n_slices, w->opt.rank};
     _cleanup_fd_ int folder = -1, at = -1;
+    _cleanup_(buf_free) struct buf own = BUF_INIT;
+    char name[ENTRY_NAME_BYTES];
 
     TRY(open_place(w, &folder, err));
     TRY(checkpoint_unfinished_open(folder, w->opt.dir, &w->info, &at, err));
-    const titan_status shard = write_shard(w, folder, at, err);
+    titan_status status = w->uncopied.status;
+    if (status != TITAN_OK)
+        *err = w->uncopied;
+    if (status == TITAN_OK)
+        status = failpoint("checkpoint.write", err);
+    if (status == TITAN_OK)
+        status = checkpoint_write_shard(folder, w->opt.dir, &w->info, &part, &own, err);
+    entry_name(w->opt.rank, name); /* read by rank 0 only, which puts it in the manifest */
+    if (status == TITAN_OK)
+        status = file_place_at(at, name, own.data, own.len, err);
     if (w->opt.rank != 0)
-        return shard;
-    TRY(collect_parts(w, folder, at, shard, err));
-    w->written.step = w->info.step;
-    return TITAN_OK;
+        return status;
+
+    const int64_t now = clock_mono_ns();
+    struct parts p = {folder, at, now + (int64_t)w->opt.wait_ms * 1000000, now + IN_PLACE_NS};
+    struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
+    if (!entries)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    bool over = true;
+    for (int r = status == TITAN_OK ? 0 : 1; r < w->opt.world && over; r++) {
+        struct titan_error fault = {0};
+        const titan_status theirs = await_entry(w, &p, r, &entries[r], &over, &fault);
+        if (theirs != TITAN_OK && status == TITAN_OK) {
+            status = theirs;
+            *err = fault;
+        }
+    }
+    if (status == TITAN_OK)
+        status = commit(w, folder, at, entries, err);
+    for (int r = 0; r < w->opt.world; r++)
+        buf_free(&entries[r]);
+    free(entries);
+    /* A failed checkpoint is removed. If the epoch is over, the next epoch's sweep removes it instead. */
+    if (status != TITAN_OK && status != TITAN_EREVOKED)
+        (void)!checkpoint_drop(folder, w->opt.dir, &w->info, NULL);
+    if (status == TITAN_OK)
+        w->written.step = w->info.step;
+    return status;
 }
 
 static void *writer_main(void *arg)
 {
     struct checkpoint_writer *w = arg;
+    const struct device_ops *ops = w->device->ops;
+    struct titan_error *const err = &w->uncopied;
     const int64_t begin = clock_mono_ns();
-    copy_state(w);
+
+    /* The state is copied into host memory before any file is touched: the next update waits for this copy. */
+    titan_assert(err->status == TITAN_OK);
+    titan_status status = failpoint("checkpoint.begun", err);
+    if (status == TITAN_OK)
+        status = ops->event_wait(w->settled, w->copies, err);
+    if (status == TITAN_OK)
+        status = state_copy(w->state, snapshot_memory(w->snapshot),
+                            snapshot_ready(w->snapshot) ? SNAPSHOT_PIECE_BYTES : 0, w->copies, err);
+    if (status != TITAN_OK) {
+        if (err->status == TITAN_OK)
+            (void)titan_fail(err, status, "the state could not be copied: %s", titan_status_text(status));
+        (void)!ops->stream_sync(w->copies, NULL);
+        ops->stream_clear(w->copies);
+    }
+    (void)sem_post(&w->copied);
+
     w->status = write_checkpoint(w, &w->error);
     w->written.ns = clock_mono_ns() - begin;
     atomic_store(&w->done, true);

@@ -323,6 +323,7 @@ static void log_notes(const struct restore *r, const struct load_source *source)
 static titan_status try_once(struct restore *r, enum attempt_kind kind, struct load_source *source,
                              struct train_state *to, struct titan_error *err)
 {
+    const struct apart_limit limit = {r->still_ms, r->stop};
     const char *path = source->path;
     struct titan_error fault = {0};
     struct vote seen;
@@ -331,9 +332,9 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
 
     titan_status status = TITAN_OK; /* result of this rank's own part */
     if (kind == LOOK && r->view->rank == 0)
-        status = folder_look(path, step_of(path), r->still_ms, r->stop, &fault);
+        status = folder_look(path, step_of(path), &limit, &fault);
     else if (kind == LOAD && to)
-        status = load_state(to, source, r->recipe, r->still_ms, r->stop, r->ranks.s, &fault);
+        status = load_state(to, source, r->recipe, &limit, r->ranks.s, &fault);
     if (status == TITAN_OK && kind == LOAD && to && source->from == LOAD_OWN) {
         /* The samples bound the number of tokens. The bound fails only if another run made some of the tokens, or this
          * run made them with other samples. */
@@ -410,12 +411,13 @@ static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, st
  * reported when the checkpoint is loaded. */
 static void list_folder(const struct restore *r, const char *path, bool own, struct listing *ret)
 {
+    const struct apart_limit limit = {r->still_ms, r->stop};
     struct titan_error fault = {0};
     _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
 
     (void)snprintf(ret->place, sizeof ret->place, "%s", path);
-    const titan_status status = own ? folder_list(path, r->still_ms, r->stop, &list, &fault)
-                                    : folder_find(path, r->still_ms, r->stop, ret->place, &list, &fault);
+    const titan_status status =
+        own ? folder_list(path, &limit, &list, &fault) : folder_find(path, &limit, ret->place, &list, &fault);
     ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND && (own || status != TITAN_EINVAL);
     (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg[0] ? fault.msg : titan_status_text(status));
     for (size_t i = 0; i < MIN(list.n, (size_t)CANDIDATES_MAX); i++)

@@ -21,13 +21,14 @@ int run_folder_stall_ms(const struct recipe *r)
 /* Takes the folder. Gives up when *stop is not zero; stop NULL: never. */
 static titan_status take(struct trainer *t, const atomic_int *stop, struct titan_error *err)
 {
-    struct folder_owner owner = {.recipe = t->recipe, .text = t->recipe_text.data, .recipe_hash = t->recipe_hash};
+    struct folder_owner owner = {
+        .recipe = t->recipe, .text = t->recipe_text.data, .recipe_hash = t->recipe_hash, .wait_ms = FOLDER_WAIT_MS};
+    const struct apart_limit limit = {run_folder_stall_ms(t->recipe), stop};
 
     (void)snprintf(owner.id, sizeof owner.id, "%s", t->members->run_id);
     (void)snprintf(owner.name, sizeof owner.name, "%s", t->members->run_name);
     (void)!folder_user_parse(t->recipe->job.owner, &owner.user);
-    return folder_take(t->folder.path, &owner, FOLDER_WAIT_MS, run_folder_stall_ms(t->recipe), stop, &t->log,
-                       &t->folder.held, err);
+    return folder_take(t->folder.path, &owner, &limit, &t->log, &t->folder.held, err);
 }
 
 titan_status run_folder_take(struct trainer *t, struct titan_error *err)

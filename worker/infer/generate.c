@@ -109,7 +109,7 @@ static titan_status write_logits(const struct generator *g, struct titan_error *
     if (!logits)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the logits of %" PRId64 " tokens", n);
     TRY(whole_model_logits(g->model, &(struct whole_batch){.tokens = g->tokens.ids, .b = 1, .t = n}, logits, err));
-    TRY(safetensors_create(AT_FDCWD, path, entries, 2, NULL, &w, err));
+    TRY(safetensors_create(AT_FDCWD, path, &(struct safetensors_header){entries, 2, NULL}, &w, err));
     titan_status status = safetensors_append(w, logits, elements * sizeof(*logits), err);
     if (status == TITAN_OK)
         status = safetensors_append(w, g->tokens.ids, (size_t)n * sizeof(*g->tokens.ids), err);

@@ -10,21 +10,6 @@
 #include "base/progress.h"
 #include "worker/program/program.h"
 
-static titan_status allocate(struct train_state *s, struct titan_error *err)
-{
-    const struct device_handle *d = s->device;
-    const size_t values = state_bytes(s, s->total), shadow = (size_t)s->total * dtype_bytes(s->types.compute);
-    const size_t biases = (size_t)layout_biases(s->layout->model) * sizeof(float);
-
-    TRY(s->offload ? d->ops->alloc_host(d->dev, values, &s->values, err)
-                   : d->ops->alloc(d->dev, values, &s->values, err));
-    TRY(staging_open(d, !s->offload && !d->info.host_memory, values, &s->staging, err));
-    TRY(d->ops->alloc(d->dev, 2 * sizeof *s->hashes, (void **)&s->hashes, err));
-    if (!s->copy && (s->offload || s->types.compute != s->types.master))
-        TRY(d->ops->alloc(d->dev, shadow, &s->shadow, err));
-    return biases > 0 ? d->ops->alloc(d->dev, biases, (void **)&s->biases, err) : TITAN_OK;
-}
-
 titan_status state_open(const struct state_options *o, struct train_state **ret, struct titan_error *err)
 {
     struct train_state *s = calloc(1, sizeof *s);
@@ -40,7 +25,20 @@ titan_status state_open(const struct state_options *o, struct train_state **ret,
     s->offload = o->offload || (o->copy && !o->device->info.host_memory);
     s->copy = o->copy;
     s->total = layout_total(s->layout, s->rank);
-    const titan_status status = allocate(s, err);
+
+    const struct device_handle *const d = s->device;
+    const size_t values = state_bytes(s, s->total), shadow = (size_t)s->total * dtype_bytes(s->types.compute);
+    const size_t biases = (size_t)layout_biases(s->layout->model) * sizeof(float);
+    titan_status status = s->offload ? d->ops->alloc_host(d->dev, values, &s->values, err)
+                                     : d->ops->alloc(d->dev, values, &s->values, err);
+    if (status == TITAN_OK)
+        status = staging_open(d, !s->offload && !d->info.host_memory, values, &s->staging, err);
+    if (status == TITAN_OK)
+        status = d->ops->alloc(d->dev, 2 * sizeof *s->hashes, (void **)&s->hashes, err);
+    if (status == TITAN_OK && !s->copy && (s->offload || s->types.compute != s->types.master))
+        status = d->ops->alloc(d->dev, shadow, &s->shadow, err);
+    if (status == TITAN_OK && biases > 0)
+        status = d->ops->alloc(d->dev, biases, (void **)&s->biases, err);
     if (status != TITAN_OK) {
         s->layout = NULL;
         state_close(s);
@@ -338,40 +336,34 @@ static void fill_constant(void *arg, void *slice, size_t bytes)
         narrow((char *)slice + at, &c->value, c->type, 1);
 }
 
-static titan_status init_slice(struct train_state *state, uint64_t seed, const struct shard_slice *p, struct stream *s,
-                               struct titan_error *err)
-{
-    const struct model *m = state->layout->model;
-    const struct model_tensor *t = &m->tensors[p->tensor];
-    const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
-    enum dtype type;
-    void *const to = state_slice(state, p, &type);
-
-    if (t->init <= INIT_ONES) {
-        struct constant c = {type, t->init == INIT_ONES};
-        return staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type),
-                             (struct staging_work){fill_constant, &c}, s, err);
-    }
-    const struct rng_weights w = model_init_weights(m, seed, p->tensor);
-    const int64_t rows = MAX(DRAWN / p->cols, 1);
-    for (int64_t r = 0; r < p->rows; r += rows) {
-        progress_action();
-        TRY(state->device->ops->weights(s,
-                                        ARGS(weights, .out = (char *)to + r * p->cols * (int64_t)dtype_bytes(type),
-                                             .dt = type, .rows = MIN(rows, p->rows - r), .cols = p->cols,
-                                             .width = width, .first = (p->row + r) * width + p->col, .weights = &w)));
-    }
-    return TITAN_OK;
-}
-
 titan_status state_init(struct train_state *state, uint64_t seed, struct stream *s, struct titan_error *err)
 {
+    const struct model *m = state->layout->model;
     _cleanup_free_ struct shard_slice *slices = NULL;
     int n;
 
     TRY(layout_slices(state->layout, state->rank, NULL, NULL, NULL, NULL, &slices, &n, err));
-    for (int i = 0; i < n && slices[i].tensor < state->layout->model->n_tensors; i++) {
-        TRY(init_slice(state, seed, &slices[i], s, err));
+    for (int i = 0; i < n && slices[i].tensor < m->n_tensors; i++) {
+        const struct shard_slice *p = &slices[i];
+        const struct model_tensor *t = &m->tensors[p->tensor];
+        enum dtype type;
+        void *const to = state_slice(state, p, &type);
+
+        if (t->init <= INIT_ONES) {
+            struct constant c = {type, t->init == INIT_ONES};
+            TRY(staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type),
+                              (struct staging_work){fill_constant, &c}, s, err));
+        } else {
+            const struct rng_weights w = model_init_weights(m, seed, p->tensor);
+            const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel, rows = MAX(DRAWN / p->cols, 1);
+            for (int64_t r = 0; r < p->rows; r += rows) {
+                progress_action();
+                TRY(state->device->ops->weights(
+                    s, ARGS(weights, .out = (char *)to + r * p->cols * (int64_t)dtype_bytes(type), .dt = type,
+                            .rows = MIN(rows, p->rows - r), .cols = p->cols, .width = width,
+                            .first = (p->row + r) * width + p->col, .weights = &w)));
+            }
+        }
         if (i % AHEAD == AHEAD - 1)
             TRY(state->device->ops->stream_sync(s, err));
     }

@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_error(status, &err);
     checkpoint_info_clear(&info);
     err = (struct titan_error){0};
-    status = checkpoint_load(folder, specs, 2, slices, 2, NULL, &err);
+    status = checkpoint_load(folder, &(struct checkpoint_part){specs, 2, slices, 2, 0}, NULL, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     return 0;

@@ -199,9 +199,11 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
     titan_status status = TITAN_OK;
     snprintf(info.owner, sizeof(info.owner), "%s", writer);
     for (int r = 0; r < c->world && status == TITAN_OK; r++)
-        status = checkpoint_write_shard(-1, dir, &info, r, specs, TENSORS, c->slices[r], c->n[r], &entries[r], err);
+        status = checkpoint_write_shard(
+            -1, dir, &info, &(struct checkpoint_part){specs, TENSORS, c->slices[r], c->n[r], r}, &entries[r], err);
     if (status == TITAN_OK)
-        status = checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, c->world, path, err);
+        status =
+            checkpoint_commit(-1, dir, &info, &(struct checkpoint_parts){specs, TENSORS, entries, c->world}, path, err);
     for (int r = 0; r < c->world; r++)
         buf_free(&entries[r]);
     return status;
@@ -228,7 +230,8 @@ static titan_status load_all(const char *path, uint64_t step, struct titan_error
         slices[t].data = calloc((size_t)specs[t].numel, sizeof(float));
         assert_non_null(slices[t].data);
     }
-    titan_status status = checkpoint_load(path, specs, TENSORS, slices, TENSORS, NULL, err);
+    titan_status status =
+        checkpoint_load(path, &(struct checkpoint_part){specs, TENSORS, slices, TENSORS, 0}, NULL, err);
     for (int t = 0; t < TENSORS; t++) {
         if (status == TITAN_OK)
             check_slice(&slices[t], step);
@@ -252,7 +255,8 @@ static void test_any_world_to_any_world(void **state)
         if (write_cut(&from, step, 1, path, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
         for (int r = 0; r < to.world; r++) {
-            if (checkpoint_load(path, specs, TENSORS, to.slices[r], to.n[r], NULL, &err) != TITAN_OK)
+            if (checkpoint_load(path, &(struct checkpoint_part){specs, TENSORS, to.slices[r], to.n[r], 0}, NULL,
+                                &err) != TITAN_OK)
                 fail_msg("%s", err.msg);
             for (int i = 0; i < to.n[r]; i++)
                 check_slice(&to.slices[r][i], step);
@@ -295,18 +299,21 @@ static void test_subset_and_conflicts(void **state)
     float x[16], y[2];
     struct shard_slice slices[2] = {{.tensor = 0, .row = 100, .rows = 4, .col = 60, .cols = 4, .data = x},
                                     {.tensor = 1, .row = 0, .rows = 1, .col = 5, .cols = 2, .data = y}};
-    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, NULL, &err), TITAN_OK);
+    assert_int_equal(checkpoint_load(path, &(struct checkpoint_part){wanted, 2, slices, 2, 0}, NULL, &err), TITAN_OK);
     assert_true(x[0] == element(1, 3, 100, 60) && x[15] == element(1, 3, 103, 63) && y[1] == element(1, 1, 0, 6));
     struct apart_watch watch = {.stop = 1}; /* a rank that has to leave does not read on */
-    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, &watch, &err), TITAN_EREVOKED);
+    assert_int_equal(checkpoint_load(path, &(struct checkpoint_part){wanted, 2, slices, 2, 0}, &watch, &err),
+                     TITAN_EREVOKED);
     atomic_store(&watch.stop, 0);
-    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, &watch, &err), TITAN_OK);
+    assert_int_equal(checkpoint_load(path, &(struct checkpoint_part){wanted, 2, slices, 2, 0}, &watch, &err), TITAN_OK);
     assert_true(atomic_load(&watch.moved) >= 2);
     wanted[1].shape[0] = 8;
-    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, NULL, &err), TITAN_ECONFLICT);
+    assert_int_equal(checkpoint_load(path, &(struct checkpoint_part){wanted, 2, slices, 2, 0}, NULL, &err),
+                     TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "layers.1.weight"));
     (void)snprintf(wanted[1].name, sizeof(wanted[1].name), "unknown");
-    assert_int_equal(checkpoint_load(path, wanted, 2, slices, 2, NULL, &err), TITAN_ECONFLICT);
+    assert_int_equal(checkpoint_load(path, &(struct checkpoint_part){wanted, 2, slices, 2, 0}, NULL, &err),
+                     TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "unknown"));
 }
 
@@ -329,9 +336,13 @@ static void test_columns_of_large_slices(void **state)
         _cleanup_(buf_free) struct buf entry = BUF_INIT;
         for (int p = 0; p <= i; p++)
             fill_slice(&stored[p], 1);
-        assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, &large, 1, stored, i + 1, &entry, NULL), TITAN_OK);
-        assert_int_equal(checkpoint_commit(-1, dir, &info, &large, 1, &entry, 1, path, NULL), TITAN_OK);
-        assert_int_equal(checkpoint_load(path, &large, 1, &want[i], 1, NULL, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_write_shard(-1, dir, &info, &(struct checkpoint_part){&large, 1, stored, i + 1, 0},
+                                                &entry, NULL),
+                         TITAN_OK);
+        assert_int_equal(
+            checkpoint_commit(-1, dir, &info, &(struct checkpoint_parts){&large, 1, &entry, 1}, path, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_load(path, &(struct checkpoint_part){&large, 1, &want[i], 1, 0}, NULL, NULL),
+                         TITAN_OK);
         check_slice(&want[i], 1);
     }
 }
@@ -384,7 +395,9 @@ static void test_types_of_tensors(void **state)
         if (write_cut(&from, i + 1, 1, path, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
         for (int r = 0; r < to.world; r++) {
-            assert_int_equal(checkpoint_load(path, specs, TENSORS, to.slices[r], to.n[r], NULL, &err), TITAN_OK);
+            assert_int_equal(
+                checkpoint_load(path, &(struct checkpoint_part){specs, TENSORS, to.slices[r], to.n[r], 0}, NULL, &err),
+                TITAN_OK);
             for (int k = 0; k < to.n[r]; k++) {
                 const struct shard_slice *p = &to.slices[r][k];
                 for (int64_t e = 0; e < p->rows * p->cols; e++)
@@ -546,14 +559,20 @@ static void test_unfinished_is_not_listed(void **state)
     make_cut(&c, 2, &seed);
     fill_cut(&c, 4);
     assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_ENOTFOUND);
-    assert_int_equal(checkpoint_write_shard(-1, dir, &info, 0, specs, TENSORS, c.slices[0], c.n[0], &entry, NULL),
+    assert_int_equal(checkpoint_write_shard(-1, dir, &info,
+                                            &(struct checkpoint_part){specs, TENSORS, c.slices[0], c.n[0], 0}, &entry,
+                                            NULL),
                      TITAN_OK);
     assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_ENOTFOUND);
     /* Without the other rank's entry it must not become complete. */
     struct buf entries[2] = {entry, entry};
     struct titan_error err = {0};
-    assert_int_equal(checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, 2, path, &err), TITAN_ECORRUPT);
-    assert_int_equal(checkpoint_commit(-1, dir, &info, specs, TENSORS, entries, 1, path, &err), TITAN_ECORRUPT);
+    assert_int_equal(
+        checkpoint_commit(-1, dir, &info, &(struct checkpoint_parts){specs, TENSORS, entries, 2}, path, &err),
+        TITAN_ECORRUPT);
+    assert_int_equal(
+        checkpoint_commit(-1, dir, &info, &(struct checkpoint_parts){specs, TENSORS, entries, 1}, path, &err),
+        TITAN_ECORRUPT);
     assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_ENOTFOUND);
     const int at = open(dir, O_RDONLY | O_DIRECTORY);
     assert_true(at >= 0);
@@ -583,9 +602,13 @@ static void test_another_recipes_step_stays(void **state)
     assert_int_equal(stat(manifest, &before), 0);
     make_cut(&c, 1, &seed);
     fill_cut(&c, 7);
-    assert_int_equal(checkpoint_write_shard(-1, dir, &other, 0, specs, TENSORS, c.slices[0], c.n[0], &entry, NULL),
+    assert_int_equal(checkpoint_write_shard(-1, dir, &other,
+                                            &(struct checkpoint_part){specs, TENSORS, c.slices[0], c.n[0], 0}, &entry,
+                                            NULL),
                      TITAN_OK);
-    assert_int_equal(checkpoint_commit(-1, dir, &other, specs, TENSORS, &entry, 1, path, &err), TITAN_ECONFLICT);
+    assert_int_equal(
+        checkpoint_commit(-1, dir, &other, &(struct checkpoint_parts){specs, TENSORS, &entry, 1}, path, &err),
+        TITAN_ECONFLICT);
     assert_non_null(strstr(err.msg, "another recipe"));
     assert_int_equal(stat(manifest, &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
@@ -795,7 +818,9 @@ static void write_version_1(char path[PATH_MAX])
             (struct safetensors_entry){.name = names[i], .dtype = "F32", .shape = {ranges[i].count}, .ndim = 1};
     }
     shard_path(file, path, "rank-00000.safetensors");
-    assert_int_equal(safetensors_create(AT_FDCWD, file, entries, ARRAY_SIZE(ranges), NULL, &w, NULL), TITAN_OK);
+    assert_int_equal(
+        safetensors_create(AT_FDCWD, file, &(struct safetensors_header){entries, ARRAY_SIZE(ranges), NULL}, &w, NULL),
+        TITAN_OK);
     for (size_t i = 0; i < ARRAY_SIZE(ranges); i++) {
         const int64_t cols = whole(ranges[i].tensor).cols;
         for (int64_t e = ranges[i].start; e < ranges[i].start + ranges[i].count; e++) {
@@ -1016,7 +1041,9 @@ static void test_version_1(void **state)
         fail_msg("%s", err.msg);
     make_cut(&c, 3, &seed);
     for (int r = 0; r < 3; r++) {
-        assert_int_equal(checkpoint_load(path, specs, TENSORS, c.slices[r], c.n[r], NULL, &err), TITAN_OK);
+        assert_int_equal(
+            checkpoint_load(path, &(struct checkpoint_part){specs, TENSORS, c.slices[r], c.n[r], 0}, NULL, &err),
+            TITAN_OK);
         for (int i = 0; i < c.n[r]; i++)
             check_slice(&c.slices[r][i], 9);
     }

@@ -114,9 +114,13 @@ static void write_tiny(bool qwen, struct model **ret)
         values_of(m, i, slices[i].data);
     }
     struct checkpoint_info info = {.step = 3, .epoch = 1, .world = 1, .recipe = text.data};
+    assert_int_equal(checkpoint_write_shard(-1, root, &info,
+                                            &(struct checkpoint_part){specs, m->n_tensors, slices, m->n_tensors, 0},
+                                            &entry, &err),
+                     TITAN_OK);
     assert_int_equal(
-        checkpoint_write_shard(-1, root, &info, 0, specs, m->n_tensors, slices, m->n_tensors, &entry, &err), TITAN_OK);
-    assert_int_equal(checkpoint_commit(-1, root, &info, specs, m->n_tensors, &entry, 1, path, &err), TITAN_OK);
+        checkpoint_commit(-1, root, &info, &(struct checkpoint_parts){specs, m->n_tensors, &entry, 1}, path, &err),
+        TITAN_OK);
     for (int i = 0; i < m->n_tensors; i++)
         free(slices[i].data);
     free(slices);

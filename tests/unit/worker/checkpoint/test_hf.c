@@ -131,7 +131,8 @@ static void write_shard(const struct folder *f, const char *dir, const char *nam
             .shape = {f->tensors[i].shape[0], f->tensors[i].shape[1], f->tensors[i].shape[2]},
             .ndim = f->tensors[i].ndim};
     (void)snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(safetensors_create(AT_FDCWD, path, entries, to - from, "pt", &w, &err), TITAN_OK);
+    assert_int_equal(
+        safetensors_create(AT_FDCWD, path, &(struct safetensors_header){entries, to - from, "pt"}, &w, &err), TITAN_OK);
     for (size_t i = from; i < to; i++) {
         float *data = malloc((size_t)numel(&f->tensors[i]) * sizeof *data);
         for (int64_t k = 0; k < numel(&f->tensors[i]); k++)
@@ -419,7 +420,8 @@ static const char *write_mx(struct folder *f, const char *name, bool scales)
     assert_int_equal(dir_make(dir, NULL), TITAN_OK);
     write_config(f, dir);
     (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    assert_int_equal(safetensors_create(AT_FDCWD, path, entries, n + 4, "pt", &w, &err), TITAN_OK);
+    assert_int_equal(safetensors_create(AT_FDCWD, path, &(struct safetensors_header){entries, n + 4, "pt"}, &w, &err),
+                     TITAN_OK);
     for (size_t i = 0; i < n + 4; i++) {
         int64_t count = 1;
         for (int k = 0; k < entries[i].ndim; k++)
@@ -507,7 +509,7 @@ static void test_wrong_tensors(void **state)
     uint32_t crc;
     write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"model.norm.weight\":\"x.safetensors\"}}");
     (void)snprintf(file, sizeof file, "%s/x.safetensors", dir);
-    assert_int_equal(safetensors_create(AT_FDCWD, file, &e, 1, NULL, &w, NULL), TITAN_OK);
+    assert_int_equal(safetensors_create(AT_FDCWD, file, &(struct safetensors_header){&e, 1, NULL}, &w, NULL), TITAN_OK);
     assert_int_equal(safetensors_append(w, numbers, sizeof numbers, NULL), TITAN_OK);
     assert_int_equal(safetensors_finish(w, &bytes, &crc, NULL), TITAN_OK);
     (void)snprintf(file, sizeof file, "%s/model.safetensors", dir);

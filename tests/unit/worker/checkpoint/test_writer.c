@@ -168,8 +168,9 @@ static void assert_initial(struct fixture *f, const char *path, uint64_t step)
     struct titan_error err = {0};
     struct train_state *alone = open_state(f, 0, 1, DTYPE_BF16);
     struct load_source source = {.path = path};
-    assert_int_equal(load_state(alone, &source, recipe_of_run(2 * LR), 0, NULL, f->stream, &err), TITAN_ECONFLICT);
-    if (load_state(alone, &source, recipe_of_run(LR), 0, NULL, f->stream, &err) != TITAN_OK)
+    assert_int_equal(load_state(alone, &source, recipe_of_run(2 * LR), &(struct apart_limit){0, NULL}, f->stream, &err),
+                     TITAN_ECONFLICT);
+    if (load_state(alone, &source, recipe_of_run(LR), &(struct apart_limit){0, NULL}, f->stream, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(alone->step, step);
     assert_int_equal(alone->tokens, 99);

@@ -190,7 +190,8 @@ static void write_rank(const struct layout *l, int rank, const char *dir, const 
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
             slices[p].data[i] = trained(l->model, &slices[p], i);
-    if (checkpoint_write_shard(-1, dir, info, rank, specs, n_specs, slices, n, entry, &err) != TITAN_OK)
+    if (checkpoint_write_shard(-1, dir, info, &(struct checkpoint_part){specs, n_specs, slices, n, rank}, entry,
+                               &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     free(slices);
     free(specs);
@@ -223,7 +224,8 @@ static void write_all(const struct layout *l, const char *dir, char path[PATH_MA
     assert_int_equal(layout_specs(l->model, &specs, &n_specs, NULL), TITAN_OK);
     for (int rank = 0; rank < l->mesh.world; rank++)
         write_rank(l, rank, dir, &info, &entries[rank]);
-    if (checkpoint_commit(-1, dir, &info, specs, n_specs, entries, l->mesh.world, path, &err) != TITAN_OK)
+    if (checkpoint_commit(-1, dir, &info, &(struct checkpoint_parts){specs, n_specs, entries, l->mesh.world}, path,
+                          &err) != TITAN_OK)
         fail_msg("%s: %s", layout_text(l), err.msg);
     for (int rank = 0; rank < l->mesh.world; rank++)
         buf_free(&entries[rank]);
@@ -244,9 +246,10 @@ static void test_checkpoint_of_any_mesh(void **state)
             struct titan_error err = {0};
             struct train_state *s = open_state(to, rank, all_types[random_below(&seed, ARRAY_SIZE(all_types))], false);
             struct load_source source = {.path = path};
-            if (load_state(s, &source, recipe_of_run(2 * LR), 0, NULL, NULL, &err) != TITAN_ECONFLICT)
+            if (load_state(s, &source, recipe_of_run(2 * LR), &(struct apart_limit){0, NULL}, NULL, &err) !=
+                TITAN_ECONFLICT)
                 fail_msg("%s", err.msg);
-            if (load_state(s, &source, recipe_of_run(LR), 0, NULL, NULL, &err) != TITAN_OK)
+            if (load_state(s, &source, recipe_of_run(LR), &(struct apart_limit){0, NULL}, NULL, &err) != TITAN_OK)
                 fail_msg("%s: %s", layout_text(from), err.msg);
             assert_true(s->step == 20 && s->tokens == 77 && s->skipped.total == 1 && s->skipped.in_a_row == 1 &&
                         s->skipped.last == 20);
