@@ -211,36 +211,6 @@ static titan_status listen_for_peers(struct agent_connection *c, const char *hos
 
 /* --- control thread ----------------------------------------------------------------------------------------------- */
 
-/* Handles a message of the agent. An invalid message fills err: then nothing more is read from this connection. */
-static void dispatch(struct agent_connection *c, const uint8_t *data, size_t len, int fd, struct titan_error *err)
-{
-    Titan__Internal__AgentToWorker *m = titan__internal__agent_to_worker__unpack(NULL, len, data);
-    _cleanup_fd_ int owned = fd;
-
-    if (!m)
-        return;
-    if (range_check(&m->base, err) == TITAN_OK) {
-        const char *host = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE ? m->lease->host : "";
-        const bool moved = *host && strcmp(host, c->host) != 0;
-        struct titan_error why = {0};
-        /* The node's address may have changed since this process, or the previous agent, was started. */
-        if (moved && listen_for_peers(c, host, &why) == TITAN_OK) {
-            tlog_info(&c->log, "the node has another address", "address=%s", c->address);
-            member_moved(enter(c), c->address);
-            leave(c);
-        } else if (moved) {
-            tlog_warn(&c->log, "no listener at the node's new address; peers may not reach this worker",
-                      "host=\"%s\" reason=\"%s\"", host, why.msg);
-        }
-        if (member_hear(enter(c), m, now_ms()))
-            replace_fd(&c->offered_memfd, TAKE_FD(owned));
-        leave(c);
-    } else {
-        tlog_warn(&c->log, "invalid message from the agent, ignored", "reason=\"%s\"", err->msg);
-    }
-    titan__internal__agent_to_worker__free_unpacked(m, NULL);
-}
-
 /* Drops messages that were not sent: the next registration reports all state that still holds. */
 static void disconnect(struct agent_connection *c)
 {
@@ -259,42 +229,50 @@ static void disconnect(struct agent_connection *c)
     tlog_debug(&c->log, "agent lost", "%s", "");
 }
 
+/* Receives and handles the agent's messages until none is left. After an invalid message nothing more is read from this
+ * connection. */
 static void receive(struct agent_connection *c)
 {
     struct titan_error err = {0};
-    titan_status status;
-    do {
-        status = frame_receive(&c->in, c->fd, &err);
-        const uint8_t *data;
-        size_t len;
-        int fd;
-        while (status == TITAN_OK && err.status == TITAN_OK &&
-               frame_next(&c->in, FRAME_MAX, &data, &len, &fd, &err) == TITAN_OK)
-            c->received = true, dispatch(c, data, len, fd, &err);
-    } while (status == TITAN_OK && err.status == TITAN_OK);
+    titan_status status = TITAN_OK;
+    const uint8_t *data;
+    size_t len;
+    int fd;
+
+    while (status == TITAN_OK && err.status == TITAN_OK) {
+        if (frame_next(&c->in, FRAME_MAX, &data, &len, &fd, &err) != TITAN_OK) {
+            if (err.status == TITAN_OK)
+                status = frame_receive(&c->in, c->fd, &err);
+            continue;
+        }
+        _cleanup_fd_ int owned = fd;
+        c->received = true;
+        Titan__Internal__AgentToWorker *m = titan__internal__agent_to_worker__unpack(NULL, len, data);
+        if (!m)
+            continue;
+        if (range_check(&m->base, &err) == TITAN_OK) {
+            const char *host = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE ? m->lease->host : "";
+            const bool moved = *host && strcmp(host, c->host) != 0;
+            struct titan_error why = {0};
+            /* The node's address may have changed since this process, or the previous agent, was started. */
+            if (moved && listen_for_peers(c, host, &why) == TITAN_OK) {
+                tlog_info(&c->log, "the node has another address", "address=%s", c->address);
+                member_moved(enter(c), c->address);
+                leave(c);
+            } else if (moved) {
+                tlog_warn(&c->log, "no listener at the node's new address; peers may not reach this worker",
+                          "host=\"%s\" reason=\"%s\"", host, why.msg);
+            }
+            if (member_hear(enter(c), m, now_ms()))
+                replace_fd(&c->offered_memfd, TAKE_FD(owned));
+            leave(c);
+        } else {
+            tlog_warn(&c->log, "invalid message from the agent, ignored", "reason=\"%s\"", err.msg);
+        }
+        titan__internal__agent_to_worker__free_unpacked(m, NULL);
+    }
     if (status != TITAN_EAGAIN || err.status != TITAN_OK)
         disconnect(c);
-}
-
-/* Waits for messages or a deadline. Ticks before it reads commands: a command is judged by the training thread's
- * progress just before it. */
-static void wait_for_something(struct agent_connection *c, bool full)
-{
-    const int64_t now = now_ms();
-    int64_t until = member_deadline(enter(c));
-    leave(c);
-    if (c->fd < 0)
-        until = MIN(until, c->retry_at);
-    struct pollfd fds[2] = {{.fd = c->wake, .events = POLLIN},
-                            {.fd = c->fd, .events = (short)(POLLIN | (full ? POLLOUT : 0))}};
-    int n = poll(fds, 2, until <= now ? 0 : (int)MIN(until - now, INT64_C(60000)));
-    eventfd_t count;
-    if (n > 0 && fds[0].revents)
-        (void)eventfd_read(c->wake, &count);
-    member_tick(enter(c), now_ms(), atomic_load(&c->page->actions));
-    leave(c);
-    if (n > 0 && fds[1].revents)
-        receive(c);
 }
 
 static void connection_free(struct agent_connection *c)
@@ -343,7 +321,24 @@ static void *control_main(void *arg)
         }
         if (flushed != TITAN_OK && flushed != TITAN_EAGAIN)
             disconnect(c);
-        wait_for_something(c, flushed == TITAN_EAGAIN);
+
+        /* Waits for messages or a deadline. */
+        int64_t until = member_deadline(enter(c));
+        leave(c);
+        if (c->fd < 0)
+            until = MIN(until, c->retry_at);
+        struct pollfd fds[2] = {{.fd = c->wake, .events = POLLIN},
+                                {.fd = c->fd, .events = (short)(POLLIN | (flushed == TITAN_EAGAIN ? POLLOUT : 0))}};
+        const int64_t left = until - now_ms();
+        int n = poll(fds, 2, left <= 0 ? 0 : (int)MIN(left, INT64_C(60000)));
+        eventfd_t count;
+        if (n > 0 && fds[0].revents)
+            (void)eventfd_read(c->wake, &count);
+        /* Ticks before it reads commands: a command is judged by the training thread's progress just before it. */
+        member_tick(enter(c), now_ms(), atomic_load(&c->page->actions));
+        leave(c);
+        if (n > 0 && fds[1].revents)
+            receive(c);
         (void)enter(c);
         closing = c->closing;
         leave(c);

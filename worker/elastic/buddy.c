@@ -78,33 +78,6 @@ static titan_status open_edge(struct buddy *b, int from, int to, struct comm **r
     return b->opt.ops->split(b->opt.comm, members, 2, b->opt.abort_flag, ret, err);
 }
 
-static titan_status open_edges(struct buddy *b, struct titan_error *err)
-{
-    const int me = b->opt.rank, world = b->opt.world, shift = b->opt.shift;
-    const int buddy = (me + shift) % world, owner = (me - shift + world) % world;
-    int length = 1; /* ranks in each ring */
-
-    titan_assert(shift > 0 && shift < world);
-    for (int r = shift; r != 0; r = (r + shift) % world)
-        length++;
-    const int colours = length % 2 == 0 ? 2 : 3;
-    for (int colour = 0; colour < colours; colour++) {
-        struct comm *alone = NULL;
-        if (edge_colour(me, shift, world, length) == colour) {
-            TRY(open_edge(b, me, buddy, &b->out, err));
-        } else if (edge_colour(owner, shift, world, length) == colour) {
-            TRY(open_edge(b, owner, me, &b->in, err));
-        } else {
-            TRY(b->opt.ops->split(b->opt.comm, &me, 1, b->opt.abort_flag, &alone, err));
-            b->opt.ops->close(alone);
-        }
-    }
-    titan_assert(b->out && b->in);
-    b->buddy = buddy > me;
-    b->owner = owner > me;
-    return TITAN_OK;
-}
-
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static int64_t shard_of(const struct buddy *b, int unit)
@@ -149,7 +122,29 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
     }
     TRY(b->ops->stream_open(d->dev, "to buddy", false, &b->sending, err));
     TRY(b->ops->stream_open(d->dev, "of owner", false, &b->receiving, err));
-    return open_edges(b, err);
+
+    /* Splits an edge for each colour, or a communicator of this rank alone. */
+    const int me = b->opt.rank, world = b->opt.world, shift = b->opt.shift;
+    const int buddy = (me + shift) % world, owner = (me - shift + world) % world;
+    int length = 1; /* ranks in each ring */
+    titan_assert(shift > 0 && shift < world);
+    for (int r = shift; r != 0; r = (r + shift) % world)
+        length++;
+    for (int colour = 0; colour < (length % 2 == 0 ? 2 : 3); colour++) {
+        struct comm *alone = NULL;
+        if (edge_colour(me, shift, world, length) == colour) {
+            TRY(open_edge(b, me, buddy, &b->out, err));
+        } else if (edge_colour(owner, shift, world, length) == colour) {
+            TRY(open_edge(b, owner, me, &b->in, err));
+        } else {
+            TRY(b->opt.ops->split(b->opt.comm, &me, 1, b->opt.abort_flag, &alone, err));
+            b->opt.ops->close(alone);
+        }
+    }
+    titan_assert(b->out && b->in);
+    b->buddy = buddy > me;
+    b->owner = owner > me;
+    return TITAN_OK;
 }
 
 titan_status buddy_open(const struct buddy_options *options, struct buddy **ret, struct titan_error *err)
@@ -341,17 +336,6 @@ titan_status buddy_settle(struct buddy *b, struct titan_error *err)
     return status;
 }
 
-static titan_status balance(const struct buddy *b, const struct balance *x, const double *statistics)
-{
-    float *const to = b->host_expert_tokens + x->bias;
-
-    for (int64_t i = 0; i < x->experts; i++)
-        to[i] = (float)statistics[x->expert_tokens + i];
-    TRY(b->ops->copy(b->receiving, b->expert_tokens + x->bias, to, (size_t)x->experts * sizeof *to));
-    return b->ops->router_balance(b->receiving, b->opt.copy->biases + x->bias, b->expert_tokens + x->bias, x->experts,
-                                  x->rate);
-}
-
 titan_status buddy_update(struct buddy *b, const struct update *update, const double *statistics,
                           struct titan_error *err)
 {
@@ -379,8 +363,14 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
         if (b->staged)
             TRY(b->ops->copy(b->receiving, values, used, bytes));
     }
-    for (int i = 0; i < b->n_balances; i++)
-        TRY(balance(b, &b->balances[i], statistics));
+    for (int i = 0; i < b->n_balances; i++) {
+        const struct balance *const x = &b->balances[i];
+        float *const host = b->host_expert_tokens + x->bias, *const tokens = b->expert_tokens + x->bias;
+        for (int64_t k = 0; k < x->experts; k++)
+            host[k] = (float)statistics[x->expert_tokens + k];
+        TRY(b->ops->copy(b->receiving, tokens, host, (size_t)x->experts * sizeof *host));
+        TRY(b->ops->router_balance(b->receiving, copy->biases + x->bias, tokens, x->experts, x->rate));
+    }
     return TITAN_OK;
 }
 

@@ -37,22 +37,33 @@ static struct skipped_steps skipped_of(const struct holding *x)
                                   .last = (uint64_t)x->skipped_last};
 }
 
-/* Finds the furthest step, a rank with its statistics, and the number of ranks one step behind. */
-static titan_status compare_steps(struct holdings *h, struct titan_error *err)
+/* Decides whether the holdings are a complete state, of which step, and who gives each shard. */
+static titan_status judge(struct holdings *h, struct titan_error *err)
 {
+    const int holders = h->view->holders;
     const struct holding *furthest = NULL;
 
-    for (int a = 0; a < h->view->holders; a++)
-        if (h->holder[a] >= 0 && (!furthest || h->all[h->holder[a]].step > furthest->step))
-            furthest = &h->all[h->holder[a]];
+    titan_assert(h->from->mesh.world == holders);
+    /* A rank counts as the holder of a shard only if its own numbers fit the shard. */
+    for (int a = 0; a < holders; a++) {
+        const int rank = h->view->holder_ranks[a];
+        const struct holding *x = rank >= 0 && rank < h->ranks ? &h->all[rank] : NULL;
+        const bool its =
+            x && x->present != 0 && x->rank == a && x->world == holders && x->total == (double)layout_total(h->from, a);
+        h->holder[a] = its ? rank : -1;
+        if (its && (!furthest || x->step > furthest->step))
+            furthest = x;
+    }
     if (!furthest)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank holds any shard");
     titan_assert(furthest->present != 0);
+
+    /* Finds a rank with the furthest step's statistics, and the number of ranks one step behind. */
     h->statistics_from = -1;
     h->step = (uint64_t)furthest->step;
     h->tokens = (uint64_t)furthest->tokens;
     h->skipped = skipped_of(furthest);
-    for (int a = 0; a < h->view->holders; a++) {
+    for (int a = 0; a < holders; a++) {
         const struct holding *x = h->holder[a] >= 0 ? &h->all[h->holder[a]] : NULL;
         if (!x)
             continue;
@@ -72,24 +83,8 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
     if (h->behind > 0 && h->statistics_from < 0)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank has the statistics of step %lu any more",
                           (unsigned long)h->step);
-    titan_assert(h->statistics_from < h->ranks && h->behind < h->view->holders);
-    return TITAN_OK;
-}
+    titan_assert(h->statistics_from < h->ranks && h->behind < holders);
 
-static titan_status judge(struct holdings *h, struct titan_error *err)
-{
-    const int holders = h->view->holders;
-
-    titan_assert(h->from->mesh.world == holders);
-    /* A rank counts as the holder of a shard only if its own numbers fit the shard. */
-    for (int a = 0; a < holders; a++) {
-        const int rank = h->view->holder_ranks[a];
-        const struct holding *x = rank >= 0 && rank < h->ranks ? &h->all[rank] : NULL;
-        const bool its =
-            x && x->present != 0 && x->rank == a && x->world == holders && x->total == (double)layout_total(h->from, a);
-        h->holder[a] = its ? rank : -1;
-    }
-    TRY(compare_steps(h, err));
     h->recovery_source = RECOVERY_SOURCE_MEMORY;
     for (int a = 0; a < holders; a++)
         if (h->holder[a] < 0)

@@ -515,29 +515,6 @@ static void hear_revoke(struct member *m, uint64_t epoch, int64_t now_ms)
         quiet(m, epoch, false); /* revoked before it was entered: no other call reports that */
 }
 
-/* Hears of a pause. Only rank 0 commands a checkpoint without a pause, and only once, because ranks hear of it at
- * different steps. */
-static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
-{
-    const unsigned commands = (o->go_on ? 0 : COMMAND_PAUSE) | (o->checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST : 0);
-    const struct form *f = known_form(m, o->epoch);
-
-    if (o->world > 0 && o->world <= COMM_WORLD_MAX && m->host.expect)
-        m->host.expect(m->host.arg, (int)o->world);
-    if (!f && o->epoch > m->state.seen)
-        return; /* this worker joins after the pause */
-    if (!f || (f == m->current && !m->state.in)) {
-        refuse_stale(m, "pause", o->epoch);
-        return;
-    }
-    if (o->go_on && f->rank != 0)
-        return;
-    if (m->pause_epoch == o->epoch && (m->pause_commands & commands) == commands)
-        m->state.counters.duplicates++;
-    m->pause_commands = commands | (m->pause_epoch == o->epoch ? m->pause_commands : 0);
-    m->pause_epoch = o->epoch;
-}
-
 static void stop(struct member *m, unsigned checkpoint, const char *reason)
 {
     m->stop_commands |= COMMAND_STOP | checkpoint;
@@ -596,9 +573,28 @@ static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
     case HEARD(REVOKE):
         hear_revoke(m, message->revoke->epoch, now_ms);
         break;
-    case HEARD(PAUSE):
-        hear_pause(m, message->pause);
+    case HEARD(PAUSE): {
+        /* Only rank 0 commands a checkpoint without a pause, and only once: ranks hear of it at different steps. */
+        const Titan__Internal__PauseJob *o = message->pause;
+        const unsigned commands =
+            (o->go_on ? 0 : COMMAND_PAUSE) | (o->checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST : 0);
+        const struct form *f = known_form(m, o->epoch);
+        if (o->world > 0 && o->world <= COMM_WORLD_MAX && m->host.expect)
+            m->host.expect(m->host.arg, (int)o->world);
+        if (!f && o->epoch > m->state.seen)
+            break; /* this worker joins after the pause */
+        if (!f || (f == m->current && !m->state.in)) {
+            refuse_stale(m, "pause", o->epoch);
+            break;
+        }
+        if (o->go_on && f->rank != 0)
+            break;
+        if (m->pause_epoch == o->epoch && (m->pause_commands & commands) == commands)
+            m->state.counters.duplicates++;
+        m->pause_commands = commands | (m->pause_epoch == o->epoch ? m->pause_commands : 0);
+        m->pause_epoch = o->epoch;
         break;
+    }
     case HEARD(STOP): {
         const Titan__Internal__WorkerStop *o = message->stop;
         stop(m,

@@ -26,24 +26,6 @@ const char *recovery_source_name(enum recovery_source recovery_source)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Finds how the source epoch cut the model, and the most statistics of any of its steps: with one microbatch per
- * sample. TITAN_ECONFLICT: the recipe never ran on so many ranks. */
-static titan_status open_source(struct restore *r, struct titan_error *err)
-{
-    struct step_statistics most;
-    struct mesh mesh;
-
-    titan_status status = mesh_build(r->recipe, r->view->holders, &mesh, err);
-    if (status == TITAN_OK)
-        status = layout_of_recipe(r->recipe, r->model, &mesh, &r->from, err);
-    if (status == TITAN_EINVAL)
-        return titan_fail(err, TITAN_ECONFLICT, "state in memory: %d ranks cannot have held it", r->view->holders);
-    TRY(status);
-    statistics_init(&most, r->from, r->recipe->training.global_batch_size, r->recipe->numerics.canonical);
-    r->brought.statistics_most = most.size;
-    return TITAN_OK;
-}
-
 static titan_status roll_forward(struct restore *r, const double *statistics, struct titan_error *err)
 {
     const struct holdings *h = &r->holdings;
@@ -167,12 +149,24 @@ static titan_status share_course(struct restore *r, struct titan_error *err)
 
 titan_status restore_agree(struct restore *r, struct titan_error *err)
 {
+    struct step_statistics most;
+    struct mesh mesh;
+
     titan_assert(!r->covered && !r->from);
     if (r->view->source != STATE_FROM_MEMORY)
         return TITAN_OK;
-    titan_status status = open_source(r, err);
+    /* Finds how the source epoch cut the model, and the most statistics of any of its steps: with one microbatch per
+     * sample. */
+    titan_status status = mesh_build(r->recipe, r->view->holders, &mesh, err);
     if (status == TITAN_OK)
+        status = layout_of_recipe(r->recipe, r->model, &mesh, &r->from, err);
+    if (status == TITAN_EINVAL) /* the recipe never ran on so many ranks */
+        status = titan_fail(err, TITAN_ECONFLICT, "state in memory: %d ranks cannot have held it", r->view->holders);
+    if (status == TITAN_OK) {
+        statistics_init(&most, r->from, r->recipe->training.global_batch_size, r->recipe->numerics.canonical);
+        r->brought.statistics_most = most.size;
         status = holdings_gather(r->view, r->from, &r->brought, &r->ranks, &r->holdings, err);
+    }
     if (status == TITAN_ECONFLICT) { /* the same status on all ranks */
         tlog_warn(r->log, "the members' memory does not hold the whole state", "reason=\"%s\"", err ? err->msg : "");
         return TITAN_OK;
@@ -407,37 +401,13 @@ static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, st
     return status;
 }
 
-/* Lists a folder's checkpoints, on rank 0. own: the folder of this run. A fault in the name of another run's folder is
- * reported when the checkpoint is loaded. */
-static void list_folder(const struct restore *r, const char *path, bool own, struct listing *ret)
-{
-    const struct apart_limit limit = {r->still_ms, r->stop};
-    struct titan_error fault = {0};
-    _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
-
-    (void)snprintf(ret->place, sizeof ret->place, "%s", path);
-    const titan_status status =
-        own ? folder_list(path, &limit, &list, &fault) : folder_find(path, &limit, ret->place, &list, &fault);
-    ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND && (own || status != TITAN_EINVAL);
-    (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg[0] ? fault.msg : titan_status_text(status));
-    for (size_t i = 0; i < MIN(list.n, (size_t)CANDIDATES_MAX); i++)
-        ret->steps[(int)ret->n++] = (double)list.steps[i];
-    ret->branches = (double)list.branches;
-    ret->newest = list.n > 0 ? (double)list.steps[0] : 0;
-    ret->on_line = true;
-    for (size_t i = 0; own && i < list.n_left; i++) /* checkpoints of branches that were given up */
-        if ((int64_t)list.left[i] == r->recipe->checkpoint.load_step)
-            ret->on_line = false;
-    if (!own || r->recipe->checkpoint.load_step < 0)
-        checkpoint_log_left(r->log, ret->place, &list);
-}
-
-/* Gives all ranks the list that rank 0 finds. path NULL: no folder. The path depends on the recipe alone, so it is the
- * same on all ranks. */
+/* Gives all ranks the list that rank 0 finds. path NULL: no folder; own: the folder of this run. The path depends on
+ * the recipe alone, so it is the same on all ranks. */
 static titan_status look_in_folder(struct restore *r, const char *path, bool own, struct listing *ret,
                                    struct titan_error *err)
 {
     static const char about[] = "a folder's checkpoints";
+    const struct apart_limit limit = {r->still_ms, r->stop};
     _cleanup_free_ struct listing *all = calloc((size_t)r->ranks.n, sizeof *all);
     int spent_ms = 0;
 
@@ -448,8 +418,26 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     for (bool again = true; again;) {
         struct listing mine = {0};
-        if (r->view->rank == 0)
-            list_folder(r, path, own, &mine);
+        if (r->view->rank == 0) {
+            struct titan_error fault = {0};
+            _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
+            (void)snprintf(mine.place, sizeof mine.place, "%s", path);
+            const titan_status status =
+                own ? folder_list(path, &limit, &list, &fault) : folder_find(path, &limit, mine.place, &list, &fault);
+            /* A fault in the name of another run's folder is reported when the checkpoint is loaded. */
+            mine.unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND && (own || status != TITAN_EINVAL);
+            (void)snprintf(mine.why, sizeof mine.why, "%s", fault.msg[0] ? fault.msg : titan_status_text(status));
+            for (size_t i = 0; i < MIN(list.n, (size_t)CANDIDATES_MAX); i++)
+                mine.steps[(int)mine.n++] = (double)list.steps[i];
+            mine.branches = (double)list.branches;
+            mine.newest = list.n > 0 ? (double)list.steps[0] : 0;
+            mine.on_line = true;
+            for (size_t i = 0; own && i < list.n_left; i++) /* checkpoints of branches that were given up */
+                if ((int64_t)list.left[i] == r->recipe->checkpoint.load_step)
+                    mine.on_line = false;
+            if (!own || r->recipe->checkpoint.load_step < 0)
+                checkpoint_log_left(r->log, mine.place, &list);
+        }
         TRY(peer_values_gather(&r->ranks, &mine, sizeof mine, all, err));
         const struct listing *l = &all[0];
         const struct peer_value reported[] = {{"unreadable", l->unreadable, 0, 1},
@@ -636,23 +624,41 @@ static titan_status find_initial(struct restore *r, char ret[PATH_MAX], struct t
     return status;
 }
 
-/* Loads checkpoint.initial_load_path. TITAN_EINVAL for every fault, because the next attempt would meet it again. */
-static titan_status load_initial(struct restore *r, struct train_state *to, struct titan_error *err)
+titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to, struct titan_error *err)
 {
-    const struct recipe *c = r->recipe;
+    const struct recipe *const c = r->recipe;
+
+    titan_assert((to != NULL) == (r->view->rank < r->view->world));
+    if (r->covered) {
+        titan_assert(r->view->source == STATE_FROM_MEMORY);
+        r->recovery_source = r->holdings.recovery_source;
+        const struct resharding what = {.holdings = &r->holdings, .mine = &r->brought.shards, .cut = cut, .to = to};
+        return state_transfer(&what, &r->ranks, &r->bytes_sent, err);
+    }
+    if (r->view->memory_only)
+        return titan_fail(err, TITAN_EPEER,
+                          "epoch %llu was formed without the coordinator, and its members do not hold the whole state",
+                          (unsigned long long)r->view->epoch);
+    r->recovery_source = RECOVERY_SOURCE_CHECKPOINT;
+    r->found = (struct run_identity){0};
+    titan_status status = load_checkpoints(r, to, err);
+    if (status != TITAN_ENOTFOUND)
+        return status;
+    r->recovery_source = RECOVERY_SOURCE_INIT;
+    if (!c->checkpoint.initial_load_path[0])
+        return to ? state_init(to, (uint64_t)c->training.seed, r->ranks.s, err) : TITAN_OK;
+
+    /* Loads checkpoint.initial_load_path. Every fault is TITAN_EINVAL, because the next attempt would meet it again. */
+    const bool only = c->checkpoint.initial_load_model_only;
     struct titan_error fault = {0};
     char path[PATH_MAX];
-    struct load_source source = {
-        .path = path,
-        .from = c->checkpoint.initial_load_in_hf ? LOAD_WEIGHTS : LOAD_OTHER,
-        .here = r->identity,
-        .without_optimizer = c->checkpoint.initial_load_model_only || recipe_excludes(c, "optimizer"),
-        .without_progress = c->checkpoint.initial_load_model_only || recipe_excludes(c, "train_state")};
-
-    titan_status status = TITAN_OK;
+    struct load_source source = {.path = path,
+                                 .from = c->checkpoint.initial_load_in_hf ? LOAD_WEIGHTS : LOAD_OTHER,
+                                 .here = r->identity,
+                                 .without_optimizer = only || recipe_excludes(c, "optimizer"),
+                                 .without_progress = only || recipe_excludes(c, "train_state")};
     (void)snprintf(path, sizeof path, "%s", c->checkpoint.initial_load_path);
-    if (source.from == LOAD_OTHER)
-        status = find_initial(r, path, &fault);
+    status = source.from == LOAD_OTHER ? find_initial(r, path, &fault) : TITAN_OK;
     if (status == TITAN_OK)
         status = try_checkpoint(r, LOAD, &source, to, &fault);
     if (status == TITAN_OK) {
@@ -670,30 +676,6 @@ static titan_status load_initial(struct restore *r, struct train_state *to, stru
     if (err)
         *err = fault;
     return status != TITAN_EINVAL ? status : titan_error_wrap(err, "checkpoint.initial_load_path");
-}
-
-titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to, struct titan_error *err)
-{
-    titan_assert((to != NULL) == (r->view->rank < r->view->world));
-    if (r->covered) {
-        titan_assert(r->view->source == STATE_FROM_MEMORY);
-        r->recovery_source = r->holdings.recovery_source;
-        const struct resharding what = {.holdings = &r->holdings, .mine = &r->brought.shards, .cut = cut, .to = to};
-        return state_transfer(&what, &r->ranks, &r->bytes_sent, err);
-    }
-    if (r->view->memory_only)
-        return titan_fail(err, TITAN_EPEER,
-                          "epoch %llu was formed without the coordinator, and its members do not hold the whole state",
-                          (unsigned long long)r->view->epoch);
-    r->recovery_source = RECOVERY_SOURCE_CHECKPOINT;
-    r->found = (struct run_identity){0};
-    const titan_status status = load_checkpoints(r, to, err);
-    if (status != TITAN_ENOTFOUND)
-        return status;
-    r->recovery_source = RECOVERY_SOURCE_INIT;
-    if (r->recipe->checkpoint.initial_load_path[0])
-        return load_initial(r, to, err);
-    return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->ranks.s, err) : TITAN_OK;
 }
 
 /* --- proof -------------------------------------------------------------------------------------------------------- */

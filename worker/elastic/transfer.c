@@ -153,23 +153,6 @@ static titan_status flush(struct transfer *t)
     return TITAN_OK;
 }
 
-/* Moves a box that fits in a message. here: its place in this rank's state, to pack it or to unpack it. */
-static titan_status carry(struct transfer *t, struct parcel here, struct titan_error *err)
-{
-    const int64_t n = parcel_bytes(&here);
-
-    titan_assert(n > 0 && n <= t->room);
-    if (t->used + n > t->room)
-        TRY(flush(t));
-    const struct parcel packed = in_message(&here, t->message + t->used);
-    t->used += n;
-    if (t->rank != t->receiver)
-        return copy_slice(t, &packed, &here);
-    if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, here))
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    return TITAN_OK;
-}
-
 /* Moves the overlap of slice x of the old state and slice y of the new state. */
 static titan_status move_common(struct transfer *t, const struct train_state *old, const struct shard_slice *x,
                                 const struct shard_slice *y, struct titan_error *err)
@@ -191,7 +174,18 @@ static titan_status move_common(struct transfer *t, const struct train_state *ol
             slice.rows = MIN(rows, all.rows - r);
             slice.col += c;
             slice.cols = MIN(cols, all.cols - c);
-            TRY(carry(t, t->rank == t->receiver ? in_state(t->to, y, &slice) : in_state(old, x, &slice), err));
+            const bool receives = t->rank == t->receiver;
+            const struct parcel here = receives ? in_state(t->to, y, &slice) : in_state(old, x, &slice);
+            const int64_t n = parcel_bytes(&here);
+            titan_assert(n > 0 && n <= t->room);
+            if (t->used + n > t->room)
+                TRY(flush(t));
+            const struct parcel packed = in_message(&here, t->message + t->used);
+            t->used += n;
+            if (!receives)
+                TRY(copy_slice(t, &packed, &here));
+            else if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, here)) /* to unpack it */
+                return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
         }
     return TITAN_OK;
 }

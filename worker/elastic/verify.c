@@ -112,11 +112,6 @@ static titan_status claim(const struct train_state *shard, struct stream *s, str
     return TITAN_OK;
 }
 
-static bool same(const struct claim *a, const struct claim *b)
-{
-    return join(a->whole) == join(b->whole) && join(a->parameters) == join(b->parameters);
-}
-
 titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mine, uint64_t bytes,
                            const struct peer_ranks *ranks, struct verified *ret, struct titan_error *err)
 {
@@ -157,7 +152,8 @@ titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mi
         if (c->rank < 0 || c->rank >= mesh->world)
             continue;
         const struct claim **first = &known[first_replica(mesh, (int)c->rank)];
-        const bool differs = *first && !same(*first, c);
+        const bool differs =
+            *first && (join((*first)->whole) != join(c->whole) || join((*first)->parameters) != join(c->parameters));
         *first = *first ? *first : c;
         if (differs && own)
             return titan_fail(err, TITAN_ECORRUPT, "the states of ranks %.0f and %.0f differ: they are replicas",

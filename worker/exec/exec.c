@@ -33,56 +33,31 @@ static titan_status upload(struct exec *e, enum table which, void *host, size_t 
     return d->ops->stream_sync(s, err);
 }
 
-static titan_status upload_rope(struct exec *e, bool local, struct titan_error *err)
+/* Uploads a table of the rotation's angles, or the index of the keys of all cp ranks. */
+static titan_status upload_table(struct exec *e, enum table which, struct titan_error *err)
 {
-    const struct model *m = e->p->layout->model;
-    const size_t n = (size_t)(e->opt.cut.t * (model_rope_dim(m) / 2));
-    float *c = malloc(n * sizeof *c), *s = malloc(n * sizeof *s);
+    const bool local = which == TABLE_COS_LOCAL || which == TABLE_SIN_LOCAL;
 
-    if (c && s)
-        model_rope_tables(m, local, e->opt.cut.t, c, s);
-    const titan_status status = upload(e, local ? TABLE_COS_LOCAL : TABLE_COS, c, n * sizeof *c, err);
-    if (status != TITAN_OK) {
+    if (local || which == TABLE_COS || which == TABLE_SIN) { /* both tables of the pair */
+        const struct model *m = e->p->layout->model;
+        const size_t n = (size_t)(e->opt.cut.t * (model_rope_dim(m) / 2));
+        float *c = malloc(n * sizeof *c), *s = malloc(n * sizeof *s);
+        if (c && s)
+            model_rope_tables(m, local, e->opt.cut.t, c, s);
+        const titan_status status = upload(e, local ? TABLE_COS_LOCAL : TABLE_COS, c, n * sizeof *c, err);
+        if (status == TITAN_OK)
+            return upload(e, local ? TABLE_SIN_LOCAL : TABLE_SIN, s, n * sizeof *s, err);
         free(s);
         return status;
     }
-    return upload(e, local ? TABLE_SIN_LOCAL : TABLE_SIN, s, n * sizeof *s, err);
-}
 
-/* Uploads the index of the keys of all cp ranks. TABLE_KEYS_GATHERED is in rank order. The other table, for the ring,
- * starts with this rank's keys and goes on against the ring's direction. */
-static titan_status upload_keys(struct exec *e, enum table which, struct titan_error *err)
-{
+    /* TABLE_KEYS_GATHERED is in rank order. The other table, for the ring, starts with this rank's keys and goes on
+     * against the ring's direction. */
     const int cp = e->p->mesh.size[AXIS_CP], me = e->at[AXIS_CP];
     int32_t *index = malloc((size_t)(cp * e->tokens) * sizeof *index);
-
     for (int i = 0; index && i < cp; i++)
         sequence_index(&e->opt.cut, which == TABLE_KEYS_GATHERED ? i : (me - i + cp) % cp, index + i * e->tokens);
     return upload(e, which, index, (size_t)(cp * e->tokens) * sizeof *index, err);
-}
-
-static titan_status upload_table(struct exec *e, enum table which, struct titan_error *err)
-{
-    switch (which) {
-    case TABLE_COS:
-    case TABLE_SIN:
-        return upload_rope(e, false, err);
-    case TABLE_COS_LOCAL:
-    case TABLE_SIN_LOCAL:
-        return upload_rope(e, true, err);
-    default:
-        return upload_keys(e, which, err);
-    }
-}
-
-static titan_status open_arena(struct exec *e, struct titan_error *err)
-{
-    const struct device_handle *const d = e->opt.device;
-    const struct comm_ops *const comm = e->opt.comm_ops;
-
-    if (e->opt.window_arena && comm && comm->memory_alloc)
-        e->is_window = comm->memory_alloc(d->dev, e->arena_bytes, (void **)&e->arena, NULL) == TITAN_OK;
-    return e->is_window ? TITAN_OK : d->ops->alloc(d->dev, e->arena_bytes, (void **)&e->arena, err);
 }
 
 void *exec_window(const struct exec *e, size_t *ret_bytes)
@@ -94,16 +69,21 @@ void *exec_window(const struct exec *e, size_t *ret_bytes)
 static titan_status bind_buffers(struct exec *e, struct titan_error *err)
 {
     const struct program *p = e->p;
+    const struct device_handle *const d = e->opt.device;
+    const struct comm_ops *const comm = e->opt.comm_ops;
 
     e->address = calloc((size_t)p->n_buffers + 1, sizeof *e->address);
     if (!e->address)
         return no_memory(err);
     e->arena_bytes = MAX(MAX(p->arena_bytes, e->opt.arena_least), 1);
     titan_assert(!e->opt.lender || e->arena_bytes <= e->opt.lender->arena_bytes);
+    if (!e->opt.lender && e->opt.window_arena && comm && comm->memory_alloc)
+        e->is_window = comm->memory_alloc(d->dev, e->arena_bytes, (void **)&e->arena, NULL) == TITAN_OK;
     if (e->opt.lender)
         e->arena = e->opt.lender->arena;
-    else
-        TRY(open_arena(e, err));
+    else if (!e->is_window)
+        TRY(d->ops->alloc(d->dev, e->arena_bytes, (void **)&e->arena, err));
+
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
         if (b->kind == BUF_TABLE) {
@@ -117,22 +97,6 @@ static titan_status bind_buffers(struct exec *e, struct titan_error *err)
             e->address[i] = e->arena + b->offset;
         }
     }
-    return TITAN_OK;
-}
-
-static titan_status open_events(struct exec *e, struct titan_error *err)
-{
-    const struct device_handle *d = e->opt.device;
-
-    e->events = calloc((size_t)e->p->n_actions + 1, sizeof(struct event *));
-    if (!e->events)
-        return no_memory(err);
-    for (int i = 0; i < e->p->n_actions; i++)
-        if (e->p->actions[i].signal)
-            TRY(d->ops->event_open(d->dev, &e->events[i], err));
-    for (int s = 0; s < STREAM_COUNT; s++)
-        if (s == STREAM_COMPUTE || e->p->streams >> s & 1)
-            TRY(d->ops->event_open(d->dev, &e->joined[s], err));
     return TITAN_OK;
 }
 
@@ -160,26 +124,6 @@ static titan_status open_statistics(struct exec *e, struct titan_error *err)
     return expert_tokens > 0
                ? d->ops->alloc_host(d->dev, expert_tokens * sizeof(float), (void **)&e->host_expert_tokens, err)
                : TITAN_OK;
-}
-
-/* Finds AGREE and checks that no action after it needs a peer. So any rank with the statistics can finish a prepared
- * step. */
-static titan_status find_agree(struct exec *e, struct titan_error *err)
-{
-    e->agree = e->p->n_actions;
-    for (int i = 0; i < e->p->n_actions; i++) {
-        if (e->p->actions[i].op == OP_AGREE)
-            e->agree = i;
-        else if ((i == e->agree + 1) != (e->p->actions[i].op == OP_DECIDE))
-            return titan_fail(err, TITAN_EBUG, "action %d (%s): DECIDE follows the agreement, and nothing else", i,
-                              op_name((enum op)e->p->actions[i].op));
-        else if (i > e->agree && op_is_transfer((enum op)e->p->actions[i].op))
-            return titan_fail(err, TITAN_EBUG, "action %d (%s) needs a peer after the agreement", i,
-                              op_name((enum op)e->p->actions[i].op));
-    }
-    if (e->agree + 1 == e->p->n_actions)
-        return titan_fail(err, TITAN_EBUG, "no DECIDE follows the agreement");
-    return TITAN_OK;
 }
 
 static int by_writer(const void *a, const void *b)
@@ -232,21 +176,46 @@ titan_status exec_reduced_order(const struct program *program, int **ret, int *r
 
 static titan_status open_parts(struct exec *e, struct titan_error *err)
 {
-    TRY(find_agree(e, err));
-    e->sync_point = program_sync_point(e->p);
-    TRY(find_finals(e->p, &e->finals, &e->n_finals, err));
-    TRY(bind_buffers(e, err));
-    TRY(open_events(e, err));
-    e->times = calloc((size_t)e->p->n_actions * TIME_COUNT, sizeof *e->times);
-    if (!e->times)
-        return no_memory(err);
-    TRY(e->ops->timestamps_open(e->opt.device->dev, TIME_COUNT * e->p->n_actions, &e->timestamps, err));
-    if (!e->opt.device->info.host_memory && e->agree < e->p->n_actions) {
-        const size_t tokens =
-            (size_t)(MAX(e->p->share, 1) * batch_rows(e->opt.cut.modules) * e->tokens) * sizeof *e->host_tokens;
-        TRY(e->opt.device->ops->alloc_host(e->opt.device->dev, tokens, (void **)&e->host_tokens, err));
+    const struct device_handle *const d = e->opt.device;
+    const struct program *const p = e->p;
+
+    /* Finds AGREE and checks that no action after it needs a peer. So any rank with the statistics can finish a
+     * prepared step. */
+    e->agree = p->n_actions;
+    for (int i = 0; i < p->n_actions; i++) {
+        const enum op op = (enum op)p->actions[i].op;
+        if (op == OP_AGREE)
+            e->agree = i;
+        else if ((i == e->agree + 1) != (op == OP_DECIDE))
+            return titan_fail(err, TITAN_EBUG, "action %d (%s): DECIDE follows the agreement, and nothing else", i,
+                              op_name(op));
+        else if (i > e->agree && op_is_transfer(op))
+            return titan_fail(err, TITAN_EBUG, "action %d (%s) needs a peer after the agreement", i, op_name(op));
     }
-    TRY(lookahead_open(e->opt.device, &e->lookahead, err));
+    if (e->agree + 1 == p->n_actions)
+        return titan_fail(err, TITAN_EBUG, "no DECIDE follows the agreement");
+    e->sync_point = program_sync_point(p);
+    TRY(find_finals(p, &e->finals, &e->n_finals, err));
+    TRY(bind_buffers(e, err));
+
+    e->events = calloc((size_t)p->n_actions + 1, sizeof(struct event *));
+    e->times = calloc((size_t)p->n_actions * TIME_COUNT, sizeof *e->times);
+    if (!e->events || !e->times)
+        return no_memory(err);
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].signal)
+            TRY(d->ops->event_open(d->dev, &e->events[i], err));
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (s == STREAM_COMPUTE || p->streams >> s & 1)
+            TRY(d->ops->event_open(d->dev, &e->joined[s], err));
+    TRY(e->ops->timestamps_open(d->dev, TIME_COUNT * p->n_actions, &e->timestamps, err));
+
+    if (!d->info.host_memory && e->agree < p->n_actions) {
+        const size_t tokens =
+            (size_t)(MAX(p->share, 1) * batch_rows(e->opt.cut.modules) * e->tokens) * sizeof *e->host_tokens;
+        TRY(d->ops->alloc_host(d->dev, tokens, (void **)&e->host_tokens, err));
+    }
+    TRY(lookahead_open(d, &e->lookahead, err));
     TRY(segments_open(e, err));
     TRY(recorder_open(e, err));
     TRY(open_statistics(e, err));
@@ -547,34 +516,25 @@ static struct comm *inbound_of(const struct call *c)
     return c->e->opt.inbound[c->a->channel];
 }
 
-static titan_status one_collective(const struct call *c, int i)
-{
-    const struct comm_ops *comm = c->e->opt.comm_ops;
-    const enum dtype dt = (enum dtype)c->p->dt;
-
-    switch (c->a->op) {
-    case OP_ALL_GATHER:
-        return comm->all_gather(comm_of(c), address(c, 2 * i), address(c, 2 * i + 1), (size_t)c->p->part[i], dt, c->s);
-    case OP_REDUCE_SCATTER:
-        return comm->reduce_scatter(comm_of(c), address(c, 2 * i), address(c, 2 * i + 1), (size_t)c->p->part[i], dt,
-                                    c->s);
-    default:
-        return comm->all_reduce(comm_of(c), address(c, i), (size_t)c->p->part[i], dt, c->s);
-    }
-}
-
 /* Starts one collective, or a bucket of several collectives as one. */
 static titan_status start_collective(const struct call *c)
 {
     const struct comm_ops *comm = c->e->opt.comm_ops;
+    const enum dtype dt = (enum dtype)c->p->dt;
     const int n = c->a->op == OP_ALL_REDUCE ? c->a->n_operands : c->a->n_operands / 2;
 
-    if (n == 1)
-        return one_collective(c, 0);
-    TRY(comm->group_begin(comm_of(c)));
-    for (int i = 0; i < n; i++)
-        TRY(one_collective(c, i));
-    return comm->group_end(comm_of(c));
+    if (n > 1)
+        TRY(comm->group_begin(comm_of(c)));
+    for (int i = 0; i < n; i++) {
+        const size_t count = (size_t)c->p->part[i];
+        if (c->a->op == OP_ALL_GATHER)
+            TRY(comm->all_gather(comm_of(c), address(c, 2 * i), address(c, 2 * i + 1), count, dt, c->s));
+        else if (c->a->op == OP_REDUCE_SCATTER)
+            TRY(comm->reduce_scatter(comm_of(c), address(c, 2 * i), address(c, 2 * i + 1), count, dt, c->s));
+        else
+            TRY(comm->all_reduce(comm_of(c), address(c, i), count, dt, c->s));
+    }
+    return n > 1 ? comm->group_end(comm_of(c)) : TITAN_OK;
 }
 
 /* The peer's rank on its edge: an edge has its two members in the order of their pp ranks. */
@@ -634,24 +594,26 @@ static titan_status find_largest(const struct call *c, float *largest, const cha
     return TITAN_OK;
 }
 
-/* Copies the elements that are no coded weight's to `others`. These elements, and the fill of the last range, have no
- * codes. Their places in `codes` become zero. */
-static titan_status pack_others(const struct call *c, uint8_t *codes, char *others, const char *shard)
+/* Codes the weights of the shard, and copies its other elements to `others`. These elements, and the fill of the last
+ * range, have no codes. Their places in `codes` become zero. */
+static titan_status pack_float8(const struct call *c, uint8_t *codes, char *others, const char *shard,
+                                const float *scales)
 {
     const struct op_float8_pack *const q = &c->p->float8_pack;
     const struct layout *l = c->e->p->layout;
-    const size_t elem = dtype_bytes((enum dtype)c->p->dt);
+    const enum dtype dt = (enum dtype)c->p->dt;
+    const size_t elem = dtype_bytes(dt);
     const int64_t begin = layout_begin(l, c->a->unit, c->e->opt.rank);
     struct coded_part parts[CODED_MAX + 1];
     struct coded coded;
-    int64_t done = 0;
+    int64_t done = 0, from;
     int n;
 
     coded_init(l, c->a->unit, (uint64_t)q->coded, elem, &coded);
     titan_assert(coded.shard == q->n && coded.others == q->rest && coded.n == q->weights);
     coded_parts(&coded, (int)(begin / q->n), parts, &n);
     for (int i = 0; i < n; i++) {
-        const int64_t from = parts[i].from - begin;
+        from = parts[i].from - begin;
         TRY(c->ops->zero(c->s, codes + from, (size_t)parts[i].count));
         TRY(c->ops->copy(c->s, others + parts[i].at * (int64_t)elem, shard + from * (int64_t)elem,
                          (size_t)parts[i].count * elem));
@@ -659,23 +621,14 @@ static titan_status pack_others(const struct call *c, uint8_t *codes, char *othe
     }
     const int64_t filled = MIN(MAX(l->units[c->a->unit].numel - begin, 0), q->n);
     TRY(c->ops->zero(c->s, codes + filled, (size_t)(q->n - filled)));
-    return c->ops->zero(c->s, others + done * (int64_t)elem, (size_t)(q->rest - done) * elem);
-}
+    TRY(c->ops->zero(c->s, others + done * (int64_t)elem, (size_t)(q->rest - done) * elem));
 
-static titan_status pack_float8(const struct call *c, uint8_t *codes, char *others, const char *shard,
-                                const float *scales)
-{
-    const struct op_float8_pack *const q = &c->p->float8_pack;
-    const enum dtype dt = (enum dtype)c->p->dt;
-    int64_t from;
-
-    TRY(pack_others(c, codes, others, shard));
     for (int t = 0, at = 0; at < q->weights; t++) {
         if (!((uint64_t)q->coded >> t & 1))
             continue;
         const int64_t count = part_of_weight(c, t, q->n, &from);
         if (count > 0)
-            TRY(c->ops->float8_encode(c->s, codes + from, shard + from * (int64_t)dtype_bytes(dt), dt, (size_t)count,
+            TRY(c->ops->float8_encode(c->s, codes + from, shard + from * (int64_t)elem, dt, (size_t)count,
                                       scales + at));
         at++;
     }

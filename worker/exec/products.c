@@ -156,50 +156,43 @@ static titan_status take_choices(struct products *p, bool *left, struct exec_pro
     return TITAN_OK;
 }
 
-static titan_status choose(struct products *p, struct exec_products *ret, struct titan_error *err)
-{
-    const struct device_handle *const d = p->e->opt.device;
-    const struct device_ops *const ops = p->e->ops;
-    struct stream *const s = p->e->opt.streams[STREAM_COMPUTE];
-
-    p->ways = calloc(PRODUCTS_MOST, sizeof *p->ways);
-    if (!p->ways)
-        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
-    ops->products_note(d->dev, true);
-    const titan_status status = exec_run_distinct(p->e, is_product, same_product, err);
-    ops->products_note(d->dev, false);
-    p->n = ops->products_noted(d->dev, p->ways, PRODUCTS_MOST);
-    titan_assert(p->n >= 0 && p->n <= PRODUCTS_MOST);
-    TRY(status);
-    _cleanup_free_ bool *left = calloc((size_t)p->n + 1, sizeof *left);
-    if (!left)
-        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
-    TRY(take_choices(p, left, ret, err));
-    ret->all = p->n;
-    for (int i = 0; i < p->n; i++) {
-        progress_action();
-        if (!left[i])
-            continue;
-        TRY(ops->product_time(s, &p->ways[i], err));
-        ret->timed++;
-    }
-    if (p->world == 1)
-        return TITAN_OK;
-    ret->refused = 0; /* the next call counts again */
-    TRY(take_choices(p, left, ret, err));
-    return exec_warm_up(p->e, err); /* warms up other ranks' choices, too */
-}
-
 titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *arg, struct exec_products *ret,
                                   struct titan_error *err)
 {
+    const struct device_handle *const d = e->opt.device;
+    const struct device_ops *const ops = e->ops;
     struct products p = {.e = e, .gather = gather, .arg = arg, .world = gather ? e->p->mesh.world : 1};
 
     titan_assert(e->stage == EXEC_IDLE);
     *ret = (struct exec_products){0};
-    if (!e->ops->products_note)
+    if (!ops->products_note)
         return TITAN_OK;
-    const titan_status status = choose(&p, ret, err);
-    free(p.ways);
-    return status;
+    _cleanup_free_ struct product_way *ways = calloc(PRODUCTS_MOST, sizeof *ways);
+    if (!ways)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    p.ways = ways;
+    ops->products_note(d->dev, true);
+    const titan_status status = exec_run_distinct(e, is_product, same_product, err);
+    ops->products_note(d->dev, false);
+    p.n = ops->products_noted(d->dev, ways, PRODUCTS_MOST);
+    titan_assert(p.n >= 0 && p.n <= PRODUCTS_MOST);
+    TRY(status);
+
+    _cleanup_free_ bool *left = calloc((size_t)p.n + 1, sizeof *left);
+    if (!left)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    TRY(take_choices(&p, left, ret, err));
+    ret->all = p.n;
+    for (int i = 0; i < p.n; i++) {
+        progress_action();
+        if (!left[i])
+            continue;
+        TRY(ops->product_time(e->opt.streams[STREAM_COMPUTE], &ways[i], err));
+        ret->timed++;
+    }
+    if (p.world == 1)
+        return TITAN_OK;
+    ret->refused = 0; /* the next call counts again */
+    TRY(take_choices(&p, left, ret, err));
+    return exec_warm_up(e, err); /* warms up other ranks' choices, too */
 }

@@ -92,40 +92,28 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
     return status == TITAN_OK ? TITAN_OK : action_failed(e, index, status, &fault, err);
 }
 
-/* Enqueues action `index`, or the run that begins with it. *ret_n: number of enqueued actions; 0: the action's run is
- * already enqueued. */
-static titan_status run_next(struct exec *e, int index, int *ret_n, struct titan_error *err)
+/* Enqueues the run as one. *ret_done false: nothing is enqueued, and segments are off from now on. */
+static titan_status launch_run(struct exec *e, struct run *r, bool *ret_done, struct titan_error *err)
 {
     struct titan_error fault = {0};
-    struct run *const r = segments_run_of(e, index);
-    bool done = false;
+    const struct call c = exec_call(e, r->first, &fault);
+    /* The run waits as its first action does, and signals as its last action does. */
+    const bool waits = e->batch->waits && c.a->n_waits > 0;
 
-    *ret_n = r && r->first != index ? 0 : r ? r->n : 1;
-    if (*ret_n == 0)
-        return TITAN_OK;
-    if (r) {
-        const struct call c = exec_call(e, index, &fault);
-        progress_action();
-        /* The run waits as its first action does, and signals as its last action does. */
-        const bool waits = e->batch->waits && c.a->n_waits > 0;
-        titan_status status = failpoint("exec.action", &fault);
-        if (status == TITAN_OK && waits)
-            status = take_time(&c, TIME_WAIT_BEGAN, r->first);
-        if (status == TITAN_OK)
-            status = wait_for_others(&c);
-        if (status == TITAN_OK && waits)
-            status = take_time(&c, TIME_WAIT_ENDED, r->first);
-        if (status == TITAN_OK)
-            status = segments_launch(e, r, &done, &fault);
-        if (status == TITAN_OK && done && e->p->actions[r->last].signal)
-            status = c.ops->event_record(e->events[r->last], c.s, &fault);
-        if (status != TITAN_OK)
-            return action_failed(e, index, status, &fault, err);
-    }
-    if (done)
-        return TITAN_OK;
-    *ret_n = 1; /* segments are off from now on: the run's other actions come one by one */
-    return run_action(e, index, err);
+    *ret_done = false;
+    progress_action();
+    titan_status status = failpoint("exec.action", &fault);
+    if (status == TITAN_OK && waits)
+        status = take_time(&c, TIME_WAIT_BEGAN, r->first);
+    if (status == TITAN_OK)
+        status = wait_for_others(&c);
+    if (status == TITAN_OK && waits)
+        status = take_time(&c, TIME_WAIT_ENDED, r->first);
+    if (status == TITAN_OK)
+        status = segments_launch(e, r, ret_done, &fault);
+    if (status == TITAN_OK && *ret_done && e->p->actions[r->last].signal)
+        status = c.ops->event_record(e->events[r->last], c.s, &fault);
+    return status == TITAN_OK ? TITAN_OK : action_failed(e, r->first, status, &fault, err);
 }
 
 /* Makes the next step begin after all streams have ended this step: the program has no waits for the previous step's
@@ -162,17 +150,21 @@ static titan_status begin(struct exec *e, const struct exec_batch *batch, struct
 
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
 {
-    int enqueued;
-
     titan_assert(e->agree < e->p->n_actions && batch->counts);
     TRY(begin(e, batch, err));
     TRY(segments_begin(e, err));
     for (int i = 0; i < e->agree; i++) {
         if (e->opt.revoked && atomic_load(e->opt.revoked))
             return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
-        TRY(run_next(e, i, &enqueued, err));
-        if (enqueued > 0)
-            TRY(lookahead_bound(e, enqueued, err));
+        struct run *const r = segments_run_of(e, i);
+        bool launched = false;
+        if (r && r->first != i) /* the action's run is already enqueued */
+            continue;
+        if (r)
+            TRY(launch_run(e, r, &launched, err));
+        if (!launched) /* if segments are off from now on, the run's other actions come one by one */
+            TRY(run_action(e, i, err));
+        TRY(lookahead_bound(e, launched ? r->n : 1, err));
     }
     titan_assert(e->next_final == e->n_finals);
     TRY(e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err));
