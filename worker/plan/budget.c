@@ -76,11 +76,21 @@ static void best_mix(const struct measured (*m)[MODES], int layers, double limit
             }
 }
 
-/* Each layer takes the mode that is furthest behind its share so far. */
-static void spread(const int count[MODES], int layers, enum checkpointing *ret)
+titan_status budget_choose(const struct build_options *options, const struct cost *cost, double budget,
+                           enum checkpointing *ret, struct titan_error *err)
 {
-    int given[MODES] = {0};
+    const int layers = model_all_layers(options->layout->model);
+    struct measured m[2][MODES];
+    int count[MODES], given[MODES] = {0};
 
+    titan_assert(cost->machine);
+    for (int split_gate_up = 0; split_gate_up < 2; split_gate_up++)
+        for (int mode = 0; mode < MODES; mode++)
+            TRY(measure(options, cost, (enum checkpointing)mode, split_gate_up, &m[split_gate_up][mode], err));
+    const double least = m[0][CHECKPOINT_FULL].bytes;
+    best_mix(m, layers, least + budget * (m[0][CHECKPOINT_NONE].bytes - least), count);
+
+    /* Each layer takes the mode that is furthest behind its share so far. */
     titan_assert(count[CHECKPOINT_NONE] + count[CHECKPOINT_PRODUCTS] + count[CHECKPOINT_OPS] + count[CHECKPOINT_FULL] ==
                  layers);
     for (int l = 0; l < layers; l++) {
@@ -92,21 +102,5 @@ static void spread(const int count[MODES], int layers, enum checkpointing *ret)
         given[next]++;
         ret[l] = (enum checkpointing)next;
     }
-}
-
-titan_status budget_choose(const struct build_options *options, const struct cost *cost, double budget,
-                           enum checkpointing *ret, struct titan_error *err)
-{
-    const int layers = model_all_layers(options->layout->model);
-    struct measured m[2][MODES];
-    int count[MODES];
-
-    titan_assert(cost->machine);
-    for (int split_gate_up = 0; split_gate_up < 2; split_gate_up++)
-        for (int mode = 0; mode < MODES; mode++)
-            TRY(measure(options, cost, (enum checkpointing)mode, split_gate_up, &m[split_gate_up][mode], err));
-    const double least = m[0][CHECKPOINT_FULL].bytes;
-    best_mix(m, layers, least + budget * (m[0][CHECKPOINT_NONE].bytes - least), count);
-    spread(count, layers, ret);
     return TITAN_OK;
 }

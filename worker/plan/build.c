@@ -2,10 +2,10 @@
 /* build.c - a rank's step, walked cell by cell.
  *
  *   program_build
- *     plan_cells      the rank's line of the schedule -> cells -> executions of units
+ *     plan_cell       a cell of the rank's line of the schedule -> executions of units
  *     plan_param_uses  when each execution's parameters are gathered and let go
  *     emit_cell       receive, executions, send (pipeline.c)
- *       emit_execution  forward, input gradient, weight gradient of one unit (model/block.h)
+ *       forward, input_gradient, weight_gradient of one unit (model/block.h)
  *     gradients.c     sums, reductions, update; forward-only, the agreement alone */
 #include "worker/plan/builder.h"
 #include "worker/plan/recompute.h"
@@ -190,25 +190,6 @@ static void plan_cell(struct builder *b, const struct cell *cell, int place)
     plan->to = b->n_executions;
 }
 
-/* Without a pipeline: forward and backward of one microbatch after the other. */
-static void plan_cells(struct builder *b)
-{
-    const struct schedule *s = b->opt->schedule;
-
-    if (b->pp == 1 && !s) {
-        for (int slot = 0; slot < b->share_max; slot++) {
-            plan_cell(b, &(struct cell){.kind = CELL_F, .microbatch = slot}, NONE);
-            if (!b->opt->forward_only)
-                plan_cell(b, &(struct cell){.kind = CELL_B, .microbatch = slot}, NONE);
-        }
-        return;
-    }
-    titan_assert(s && b->pp_rank < s->ranks);
-    for (int i = 0; i < s->n_cells[b->pp_rank]; i++)
-        if (s->cells[b->pp_rank][i].microbatch < b->share_max)
-            plan_cell(b, &s->cells[b->pp_rank][i], i);
-}
-
 /* Which executions are the last to add to a unit's gradient, in their slot and in the step. */
 static titan_status plan_closings(struct builder *b, struct titan_error *err)
 {
@@ -309,23 +290,6 @@ static void find_scales(struct builder *b)
     }
 }
 
-/* Gathers in one transfer the codes of this rank's range, and the elements without codes. */
-static int gather_coded(struct builder *b, int unit)
-{
-    const struct coded *const c = &b->units[unit].coded;
-    const int full = emit_buffer(&b->e, BUF_FULL, "parameters", c->bytes);
-    const struct tensor codes = tensor_at(full, c->own_codes, DTYPE_U8, 1, c->shard);
-    const struct tensor others = tensor_at(full, c->own_others, b->opt->dt, 1, c->others);
-
-    b->e.stream = STREAM_GATHER; /* a gather waits for no product, with codes or without */
-    EMIT(&b->e, float8_pack, codes, others, shard_of(b, unit), b->units[unit].scales, .coded = (int64_t)c->tensors);
-    b->e.stream = STREAM_COMPUTE;
-    const struct tensor of_all = tensor_at(full, c->codes_bytes, b->opt->dt, c->members, c->others);
-    emit_all_gather_both(&b->e, b->layout->units[unit].gather, tensor_at(full, 0, DTYPE_U8, c->members, c->shard),
-                         codes, of_all, others);
-    return full;
-}
-
 /* Puts together, before the first use of parameters, the elements without codes: they have come in parts. */
 static void join_runs(struct builder *b, const struct execution *x)
 {
@@ -354,11 +318,24 @@ static void emit_gathers(struct builder *b, struct execution *x)
         struct param_use *const use = &x->use[j];
         if (!use->gather)
             continue;
+        const struct coded *const c = &b->units[use->unit].coded;
+        const enum channel channel = b->layout->units[use->unit].gather;
+        const struct tensor shard = shard_of(b, use->unit);
         builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
-        use->full = b->units[use->unit].coded.n > 0 ? gather_coded(b, use->unit)
-                                                    : emit_all_gather(&b->e, b->layout->units[use->unit].gather,
-                                                                      BUF_FULL, "parameters", shard_of(b, use->unit))
-                                                          .buffer;
+        if (c->n == 0) {
+            use->full = emit_all_gather(&b->e, channel, BUF_FULL, "parameters", shard).buffer;
+            continue;
+        }
+
+        /* One transfer brings the codes of this rank's range, and the elements without codes. */
+        use->full = emit_buffer(&b->e, BUF_FULL, "parameters", c->bytes);
+        const struct tensor codes = tensor_at(use->full, c->own_codes, DTYPE_U8, 1, c->shard);
+        const struct tensor others = tensor_at(use->full, c->own_others, b->opt->dt, 1, c->others);
+        b->e.stream = STREAM_GATHER; /* a gather waits for no product, with codes or without */
+        EMIT(&b->e, float8_pack, codes, others, shard, b->units[use->unit].scales, .coded = (int64_t)c->tensors);
+        b->e.stream = STREAM_COMPUTE;
+        emit_all_gather_both(&b->e, channel, tensor_at(use->full, 0, DTYPE_U8, c->members, c->shard), codes,
+                             tensor_at(use->full, c->codes_bytes, b->opt->dt, c->members, c->others), others);
     }
 }
 
@@ -366,21 +343,6 @@ static int params_of(struct builder *b, const struct param_use *use)
 {
     titan_assert(!use->needed || use->source != NONE);
     return use->needed ? param_use_at(b, use->source)->full : NONE;
-}
-
-static void emit_releases(struct builder *b, const struct execution *x)
-{
-    for (int j = 0; j < EXECUTION_UNITS; j++) {
-        const struct param_use *use = &x->use[j];
-        if (!use->release || unit_group_size(b, use->unit) == 1)
-            continue;
-        titan_assert(use->needed && use->source != NONE);
-        const struct coded *const c = &b->units[use->unit].coded;
-        const int64_t bytes =
-            c->n > 0 ? (int64_t)c->bytes : b->layout->units[use->unit].padded * (int64_t)dtype_bytes(b->opt->dt);
-        builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
-        EMIT(&b->e, release, tensor_at(params_of(b, use), 0, DTYPE_U8, 1, bytes));
-    }
 }
 
 /* --- compute of one execution ------------------------------------------------------------------------------------- */
@@ -453,54 +415,37 @@ static struct tensor forward_layer(struct builder *b, const struct execution *x,
     return out;
 }
 
-/* Recomputation computes only the layer within the module again. */
-static void forward_module(struct builder *b, const struct execution *x, const struct unit_buffers *u,
-                           const struct block_tokens *tokens)
-{
-    const int module = module_of(b, u->unit);
-    const struct block_tokens own = block_tokens_of(tokens, module);
-    const struct layer_pass *const before = layer_pass(b, module_unit(b, module - 1), x->slot);
-    struct mtp_saved *const saved = &layer_pass(b, u->unit, x->slot)->mtp;
-    const struct unit_buffers table = parameters_of(b, &x->use[2]);
-    const struct tensor in = mtp_join(&b->k, u, &table, &own, before->mtp.h, saved);
-
-    mtp_out(&b->k, u, forward_layer(b, x, u, &own, in), saved);
-}
-
-static void forward_head(struct builder *b, const struct execution *x, struct unit_buffers u,
-                         const struct block_tokens *tokens)
-{
-    struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
-    const bool tied = x->use[1].unit != NONE;
-    const struct unit_buffers table = tied ? buffers_of(b, x, 1) : (struct unit_buffers){0};
-
-    pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->statistics, TENSOR_NONE);
-    u.first = false;
-    for (int module = 1; module <= b->model->dims.mtp_layers && !b->opt->forward_only; module++) {
-        const struct block_tokens own = block_tokens_of(tokens, module);
-        struct layer_pass *const of = layer_pass(b, module_unit(b, module), x->slot);
-        of->dh = head_step(&b->k, &u, NULL, &own, of->mtp.h, b->statistics, TENSOR_NONE);
-    }
-}
-
 static void forward(struct builder *b, const struct execution *x)
 {
     struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
-    const int unit = x->use[0].unit;
+    const int unit = x->use[0].unit, module = module_of(b, unit);
 
     titan_assert(x->kind == CELL_F);
     builder_stamp(b, PHASE_FORWARD, unit, x->stage, x->slot);
     const struct block_tokens *tokens = tokens_of(b, x->slot);
-    const struct unit_buffers u = buffers_of(b, x, 0);
+    struct unit_buffers u = buffers_of(b, x, 0);
     if (kind_of(b, unit) == UNIT_EMBEDDING) {
         pass->x = embedding_forward(&b->k, &u, tokens);
     } else if (kind_of(b, unit) == UNIT_NORM) {
         struct layer_pass *const norm = layer_pass(b, unit, x->slot);
         pass->x = norm->mtp.h = mtp_norm_forward(&b->k, &u, pass->x, b->statistics, &norm->mtp.out);
     } else if (kind_of(b, unit) == UNIT_HEAD) {
-        forward_head(b, x, u, tokens);
-    } else if (module_of(b, unit) > 0) {
-        forward_module(b, x, &u, tokens);
+        const bool tied = x->use[1].unit != NONE;
+        const struct unit_buffers table = tied ? buffers_of(b, x, 1) : (struct unit_buffers){0};
+        pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->statistics, TENSOR_NONE);
+        u.first = false;
+        for (int i = 1; i <= b->model->dims.mtp_layers && !b->opt->forward_only; i++) {
+            const struct block_tokens own = block_tokens_of(tokens, i);
+            struct layer_pass *const of = layer_pass(b, module_unit(b, i), x->slot);
+            of->dh = head_step(&b->k, &u, NULL, &own, of->mtp.h, b->statistics, TENSOR_NONE);
+        }
+    } else if (module > 0) { /* recomputation computes only the layer within the module again */
+        const struct block_tokens own = block_tokens_of(tokens, module);
+        const struct layer_pass *const before = layer_pass(b, module_unit(b, module - 1), x->slot);
+        struct mtp_saved *const saved = &layer_pass(b, unit, x->slot)->mtp;
+        const struct unit_buffers table = parameters_of(b, &x->use[2]);
+        const struct tensor in = mtp_join(&b->k, &u, &table, &own, before->mtp.h, saved);
+        mtp_out(&b->k, &u, forward_layer(b, x, &u, &own, in), saved);
     } else {
         pass->x = forward_layer(b, x, &u, tokens, pass->x);
     }
@@ -542,20 +487,6 @@ static bool keep_nothing(void *arg, const struct action *a, int buffer)
     return false;
 }
 
-/* Makes the actions written again read the parameters gathered for the backward. These may be in another buffer than
- * the forward's. */
-static void take_params(struct builder *b, int from_action, int was, int is)
-{
-    const struct program *p = b->e.p;
-
-    for (int i = from_action; i < p->n_actions && was != is; i++)
-        for (int k = 0; k < p->actions[i].n_operands; k++) {
-            struct operand *const o = &p->operands[p->actions[i].operand + k];
-            if (o->buffer == was)
-                o->buffer = is;
-        }
-}
-
 static void recompute(struct builder *b, const struct execution *x, struct layer_pass *layer)
 {
     const enum checkpointing mode = b->opt->checkpointing[b->model->units[x->use[0].unit].layer];
@@ -572,13 +503,25 @@ static void recompute(struct builder *b, const struct execution *x, struct layer
         if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
             needed[n++] = &layer->saved.t[i];
     b->e.phase = PHASE_RECOMPUTE;
-    recompute_actions(&b->e, layer->from, layer->to, mode == CHECKPOINT_FULL ? keep_nothing : keep_ops, &kept, needed,
-                      n);
-    for (int j = 0; j < EXECUTION_UNITS && b->e.status == TITAN_OK; j++)
-        take_params(b, from, layer->params[j], params_of(b, &x->use[j]));
+    recompute_actions(&b->e, (struct action_range){layer->from, layer->to},
+                      mode == CHECKPOINT_FULL ? keep_nothing : keep_ops, &kept, needed, n);
+
+    /* The actions written again read the parameters gathered for the backward. These may be in another buffer than the
+     * forward's. */
+    const struct program *p = b->e.p;
+    for (int j = 0; j < EXECUTION_UNITS && b->e.status == TITAN_OK; j++) {
+        const int was = layer->params[j], is = params_of(b, &x->use[j]);
+        for (int i = from; i < p->n_actions && was != is; i++)
+            for (int k = 0; k < p->actions[i].n_operands; k++) {
+                struct operand *const o = &p->operands[p->actions[i].operand + k];
+                if (o->buffer == was)
+                    o->buffer = is;
+            }
+    }
 }
 
-static void layer_input_gradient(struct builder *b, const struct execution *x)
+/* Of a layer or of the model's last norm. */
+static void input_gradient(struct builder *b, const struct execution *x)
 {
     struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
     struct layer_pass *const layer = layer_pass(b, x->use[0].unit, x->slot);
@@ -589,6 +532,11 @@ static void layer_input_gradient(struct builder *b, const struct execution *x)
     for (int j = 0; j < EXECUTION_UNITS; j++)
         u[j] = parameters_of(b, &x->use[j]);
     builder_stamp(b, PHASE_DGRAD, u[0].unit, x->stage, x->slot);
+    if (kind_of(b, u[0].unit) == UNIT_NORM) {
+        layer->dh = pass->dx;
+        pass->dx = mtp_norm_dgrad(&b->k, &u[0], &layer->mtp.out, layer->dh);
+        return;
+    }
     recompute(b, x, layer);
     b->e.phase = PHASE_DGRAD;
     const struct layer_units units = {.own = &u[0], .experts = experts ? &u[1] : NULL};
@@ -606,17 +554,6 @@ static void layer_input_gradient(struct builder *b, const struct execution *x)
     const struct tensor dx = layer_dgrad(&b->k, units, &own, &layer->saved, dy, &layer->back);
     struct tensor *const dh = module == 1 ? &pass->dx : &before->dh;
     *dh = mtp_join_dgrad(&b->k, &u[0], &layer->mtp, dx, *dh, &layer->mtp_back);
-}
-
-static void norm_input_gradient(struct builder *b, const struct execution *x)
-{
-    struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
-    struct layer_pass *const norm = layer_pass(b, x->use[0].unit, x->slot);
-    const struct unit_buffers u = parameters_of(b, &x->use[0]);
-
-    builder_stamp(b, PHASE_DGRAD, u.unit, x->stage, x->slot);
-    norm->dh = pass->dx;
-    pass->dx = mtp_norm_dgrad(&b->k, &u, &norm->mtp.out, norm->dh);
 }
 
 static void weight_gradient(struct builder *b, const struct execution *x)
@@ -645,24 +582,6 @@ static void weight_gradient(struct builder *b, const struct execution *x)
 
 /* --- a cell ------------------------------------------------------------------------------------------------------- */
 
-static void emit_execution(struct builder *b, const struct cell_plan *plan, const struct execution *x)
-{
-    const bool last_dgrad = x == &b->executions[MAX(plan->last_dgrad, 0)] && plan->last_dgrad != NONE;
-
-    if (x->kind == CELL_F) {
-        forward(b, x);
-        return;
-    }
-    if (x->kind != CELL_W && kind_of(b, x->use[0].unit) == UNIT_LAYER)
-        layer_input_gradient(b, x);
-    if (x->kind != CELL_W && kind_of(b, x->use[0].unit) == UNIT_NORM)
-        norm_input_gradient(b, x);
-    if (last_dgrad) /* at once: the partner waits for it */
-        pipeline_send(b, &plan->cell, plan->place);
-    if (x->kind != CELL_I)
-        weight_gradient(b, x);
-}
-
 /* An empty slot computes nothing, but takes part in what its whole group does. */
 static void emit_cell(struct builder *b, const struct cell_plan *plan)
 {
@@ -676,12 +595,30 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
         pipeline_send(b, c, plan->place);
     for (int i = plan->from; i < plan->to; i++) {
         const struct execution *x = &b->executions[i];
+        const enum unit_kind kind = kind_of(b, x->use[0].unit);
         for (; b->next_gather < b->n_executions && b->next_gather <= i + b->opt->prefetch; b->next_gather++)
             emit_gathers(b, &b->executions[b->next_gather]);
         join_runs(b, x);
-        if (mine)
-            emit_execution(b, plan, x);
-        emit_releases(b, x);
+        if (mine && x->kind == CELL_F)
+            forward(b, x);
+        if (mine && (x->kind == CELL_I || x->kind == CELL_B) && (kind == UNIT_LAYER || kind == UNIT_NORM))
+            input_gradient(b, x);
+        if (mine && x->kind != CELL_F && i == plan->last_dgrad) /* at once: the partner waits for it */
+            pipeline_send(b, c, plan->place);
+        if (mine && (x->kind == CELL_W || x->kind == CELL_B))
+            weight_gradient(b, x);
+
+        for (int j = 0; j < EXECUTION_UNITS; j++) {
+            const struct param_use *use = &x->use[j];
+            if (!use->release || unit_group_size(b, use->unit) == 1)
+                continue;
+            titan_assert(use->needed && use->source != NONE);
+            const struct coded *const coded = &b->units[use->unit].coded;
+            const int64_t bytes = coded->n > 0 ? (int64_t)coded->bytes
+                                               : b->layout->units[use->unit].padded * (int64_t)dtype_bytes(b->opt->dt);
+            builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
+            EMIT(&b->e, release, tensor_at(params_of(b, use), 0, DTYPE_U8, 1, bytes));
+        }
         for (int j = 0; j < EXECUTION_UNITS; j++)
             if (x->closes[j])
                 gradients_close(b, x->use[j].unit, x->slot, x->ends[j]);
@@ -691,18 +628,6 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
 }
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
-
-/* Shards of microbatches are worth their collectives only where they take less memory than the whole. */
-static enum summing summing_of(const struct build_options *o, int pp)
-{
-    const bool sharded = mesh_group_size(&o->layout->mesh, GROUP_FSDP) > 1;
-
-    if (o->canonical && !o->forward_only)
-        return SUM_CANONICAL;
-    if (o->reduce == REDUCE_DEFAULT)
-        return sharded && pp == 1 && o->reshard != RESHARD_NEVER ? SUM_MICROBATCH : SUM_STEP;
-    return sharded && o->reduce == REDUCE_MICROBATCH ? SUM_MICROBATCH : SUM_STEP;
-}
 
 /* An evaluation drops no rows. Otherwise its loss would depend on how ranks share the tokens. */
 static double capacity_of(const struct build_options *o)
@@ -714,29 +639,6 @@ static double capacity_of(const struct build_options *o)
 static double expert_parallel_room_of(const struct build_options *o)
 {
     return o->forward_only && o->expert_parallel_room <= 0 ? o->expert_capacity : o->expert_parallel_room;
-}
-
-static void init_builder(struct builder *b, const struct build_options *o, int rank)
-{
-    *b = (struct builder){.opt = o, .layout = o->layout, .model = o->layout->model};
-    b->pp = o->layout->mesh.size[AXIS_PP];
-    b->pp_rank = pp_rank_of(o, rank);
-    b->batch_rank = mesh_batch_rank(&o->layout->mesh, rank);
-    share_of(o, b->batch_rank, &b->from, &b->share);
-    const int ranks = mesh_batch_size(&o->layout->mesh);
-    b->share_max = (o->microbatches + ranks - 1) / ranks;
-    titan_assert(b->share <= b->share_max);
-    b->summing = summing_of(o, b->pp);
-    const struct block k = {.layout = o->layout,
-                            .b = o->b,
-                            .t = o->t,
-                            .expert_parallel_room = expert_parallel_room_of(o),
-                            .expert_capacity = capacity_of(o),
-                            .by_rank = o->canonical};
-    b->rounds = b->model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
-    b->rows_even = b->model->dims.n_experts > 0 ? experts_rows_even(&k) : 0;
-    b->expert_parts = experts_parts(&k);
-    b->seen = TENSOR_NONE;
 }
 
 /* Refuses what recipe_check_world() refuses, too: here for callers without a recipe. */
@@ -762,47 +664,13 @@ static titan_status refuse(const struct builder *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status alloc_units(struct builder *b, struct titan_error *err)
-{
-    const size_t slots = (size_t)b->share_max;
-    int n = 0;
-
-    for (int u = 0; u < b->model->n_units; u++) {
-        struct unit_state *const unit = &b->units[u];
-        *unit = (struct unit_state){
-            .shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE, .scales = TENSOR_NONE};
-        coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
-                   &unit->coded);
-        unit->parts = kind_of(b, u) == UNIT_EXPERTS ? b->expert_parts : 1;
-        b->local[u] = unit_is_mine(b, u) ? n++ : NONE;
-        if (!unit_adds_here(b, u))
-            continue;
-        unit->grad = malloc(slots * sizeof *unit->grad);
-        unit->done = calloc(slots, sizeof *unit->done);
-        unit->trees = calloc((size_t)unit->parts, sizeof *unit->trees);
-        if (!unit->grad || !unit->done || !unit->trees)
-            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-        for (int i = 0; i < unit->parts; i++)
-            unit->trees[i].leaves = b->opt->microbatches;
-        for (size_t i = 0; i < slots; i++)
-            unit->grad[i] = NONE;
-    }
-    b->layers = calloc((size_t)n * slots + 1, sizeof *b->layers);
-    if (!b->layers)
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    for (size_t i = 0; i < (size_t)n * slots; i++) {
-        forget(b->layers[i].saved.t, SAVED_COUNT);
-        forget(b->layers[i].back.t, BACK_COUNT);
-    }
-    return TITAN_OK;
-}
-
 static titan_status alloc_builder(struct builder *b, struct titan_error *err)
 {
     const size_t units = (size_t)b->model->n_units, slots = (size_t)b->share_max;
     const size_t passes = (size_t)b->layout->stages * slots;
     const struct schedule *s = b->opt->schedule;
     const int cells = s ? s->n_cells[b->pp_rank] : (int)(2 * b->share_max);
+    size_t layers = 0;
 
     b->executions = calloc((size_t)cells * units, sizeof *b->executions); /* more than there will be */
     b->cells = calloc((size_t)cells + 1, sizeof *b->cells);
@@ -824,7 +692,35 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
         b->tokens[i].all = TENSOR_NONE;
     for (size_t i = 0; i < passes; i++)
         b->stages[i] = (struct stage_pass){.x = TENSOR_NONE, .dx = TENSOR_NONE};
-    return alloc_units(b, err);
+
+    for (int u = 0; u < b->model->n_units; u++) {
+        struct unit_state *const unit = &b->units[u];
+        *unit = (struct unit_state){
+            .shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE, .scales = TENSOR_NONE};
+        coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
+                   &unit->coded);
+        unit->parts = kind_of(b, u) == UNIT_EXPERTS ? b->expert_parts : 1;
+        b->local[u] = unit_is_mine(b, u) ? (int)layers++ : NONE;
+        if (!unit_adds_here(b, u))
+            continue;
+        unit->grad = malloc(slots * sizeof *unit->grad);
+        unit->done = calloc(slots, sizeof *unit->done);
+        unit->trees = calloc((size_t)unit->parts, sizeof *unit->trees);
+        if (!unit->grad || !unit->done || !unit->trees)
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        for (int i = 0; i < unit->parts; i++)
+            unit->trees[i].leaves = b->opt->microbatches;
+        for (size_t i = 0; i < slots; i++)
+            unit->grad[i] = NONE;
+    }
+    b->layers = calloc(layers * slots + 1, sizeof *b->layers);
+    if (!b->layers)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (size_t i = 0; i < layers * slots; i++) {
+        forget(b->layers[i].saved.t, SAVED_COUNT);
+        forget(b->layers[i].back.t, BACK_COUNT);
+    }
+    return TITAN_OK;
 }
 
 static void free_builder(struct builder *b)
@@ -903,22 +799,6 @@ static void init_block(struct builder *b)
         add_table(b, TABLE_KEYS_GATHERED, "keys of all ranks", keys);
 }
 
-/* Adds the external buffers of the training state, also where the program does not use them. If computation is in the
- * masters' type, the shard is the masters. */
-static void add_state(struct builder *b)
-{
-    const enum buffer_kind kind = b->opt->offload ? BUF_STATE_HOST : BUF_STATE;
-
-    for (int u = 0; u < b->model->n_units; u++) {
-        const int64_t shard = b->layout->units[u].shard;
-        if (!unit_is_mine(b, u))
-            continue;
-        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-        b->units[u].state = emit_buffer(&b->e, kind, "state", (size_t)shard * builder_state_bytes(b));
-        b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
-    }
-}
-
 /* Adds the experts' biases where the model has them, and in training the experts' counts of this step. */
 static void add_biases(struct builder *b)
 {
@@ -948,6 +828,8 @@ static void add_biases(struct builder *b)
 
 static titan_status build(struct builder *b, struct titan_error *err)
 {
+    const struct schedule *s = b->opt->schedule;
+
     TRY(refuse(b, err));
     TRY(alloc_builder(b, err));
     TRY(gradients_plan(b, err));
@@ -955,12 +837,35 @@ static titan_status build(struct builder *b, struct titan_error *err)
     b->e.p->share_max = b->share_max;
     b->e.p->rows_even = b->rows_even;
     b->e.p->forward_only = b->opt->forward_only;
-    plan_cells(b);
+    if (s) {
+        titan_assert(b->pp_rank < s->ranks);
+        for (int i = 0; i < s->n_cells[b->pp_rank]; i++)
+            if (s->cells[b->pp_rank][i].microbatch < b->share_max)
+                plan_cell(b, &s->cells[b->pp_rank][i], i);
+    } else { /* forward and backward of one microbatch after the other */
+        titan_assert(b->pp == 1);
+        for (int slot = 0; slot < b->share_max; slot++) {
+            plan_cell(b, &(struct cell){.kind = CELL_F, .microbatch = slot}, NONE);
+            if (!b->opt->forward_only)
+                plan_cell(b, &(struct cell){.kind = CELL_B, .microbatch = slot}, NONE);
+        }
+    }
     TRY(plan_closings(b, err));
     TRY(plan_param_uses(b, err));
     TRY(pipeline_plan(b, err));
+
     init_block(b);
-    add_state(b);
+    /* The external buffers of the training state are also there where the program does not use them. If computation is
+     * in the masters' type, the shard is the masters. */
+    for (int u = 0; u < b->model->n_units; u++) {
+        const int64_t shard = b->layout->units[u].shard;
+        if (!unit_is_mine(b, u))
+            continue;
+        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+        b->units[u].state = emit_buffer(&b->e, b->opt->offload ? BUF_STATE_HOST : BUF_STATE, "state",
+                                        (size_t)shard * builder_state_bytes(b));
+        b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
+    }
     statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
     const int64_t numbers = b->e.p->statistics.size;
@@ -968,6 +873,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
                               DTYPE_F64, 1, numbers);
     EMIT(&b->e, zero, b->statistics);
     add_biases(b);
+
     find_scales(b);
     pipeline_share_table(b);
     for (int i = 0; i < b->n_cells; i++)
@@ -995,12 +901,37 @@ static titan_status build(struct builder *b, struct titan_error *err)
 
 titan_status program_build(const struct build_options *options, int rank, struct program **ret, struct titan_error *err)
 {
-    struct builder b;
+    const struct build_options *const o = options;
+    const struct mesh *const mesh = &o->layout->mesh;
+    struct builder b = {.opt = o, .layout = o->layout, .model = o->layout->model, .pp = mesh->size[AXIS_PP]};
+    const int ranks = mesh_batch_size(mesh);
 
-    titan_assert(options->microbatches > 0 && options->b > 0 && options->t > 0);
-    titan_assert(options->forward_only || options->checkpointing);
-    init_builder(&b, options, rank);
-    TRY(emit_open(options->layout, b.pp_rank, &b.e, err));
+    titan_assert(o->microbatches > 0 && o->b > 0 && o->t > 0);
+    titan_assert(o->forward_only || o->checkpointing);
+    b.pp_rank = pp_rank_of(o, rank);
+    b.batch_rank = mesh_batch_rank(mesh, rank);
+    share_of(o, b.batch_rank, &b.from, &b.share);
+    b.share_max = (o->microbatches + ranks - 1) / ranks;
+    titan_assert(b.share <= b.share_max);
+
+    /* Shards of microbatches are worth their collectives only where they take less memory than the whole. */
+    const bool sharded = mesh_group_size(mesh, GROUP_FSDP) > 1;
+    const bool often =
+        o->reduce == REDUCE_DEFAULT ? b.pp == 1 && o->reshard != RESHARD_NEVER : o->reduce == REDUCE_MICROBATCH;
+    b.summing = o->canonical && !o->forward_only ? SUM_CANONICAL : sharded && often ? SUM_MICROBATCH : SUM_STEP;
+
+    const struct block k = {.layout = o->layout,
+                            .b = o->b,
+                            .t = o->t,
+                            .expert_parallel_room = expert_parallel_room_of(o),
+                            .expert_capacity = capacity_of(o),
+                            .by_rank = o->canonical};
+    b.rounds = b.model->dims.n_experts > 0 ? experts_rounds(&k) : 1;
+    b.rows_even = b.model->dims.n_experts > 0 ? experts_rows_even(&k) : 0;
+    b.expert_parts = experts_parts(&k);
+    b.seen = TENSOR_NONE;
+
+    TRY(emit_open(o->layout, b.pp_rank, &b.e, err));
     const titan_status status = build(&b, err);
     free_builder(&b);
     if (status != TITAN_OK) {

@@ -391,33 +391,8 @@ static bool is_reduction(const struct action *a)
     return a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE;
 }
 
-/* Appends a RELEASE of each buffer that action `from` is the last to read. External buffers are not released. */
-static titan_status append_releases(struct program *p, int from, const int *last, struct action *out, int *n_out,
-                                    int params, struct titan_error *err)
-{
-    const struct action *a = &p->actions[from];
-
-    for (int k = 1; k < a->n_operands; k += 2) {
-        const int buffer = action_operands(p, a)[k].buffer;
-        if (last[buffer] != from || buffer_is_external(p->buffers[buffer].kind))
-            continue;
-        struct action release = {.op = OP_RELEASE,
-                                 .stream = STREAM_COMPUTE,
-                                 .phase = a->phase,
-                                 .channel = -1,
-                                 .peer = a->peer,
-                                 .unit = p->buffers[buffer].unit,
-                                 .stage = a->stage,
-                                 .microbatch = -1,
-                                 .params = params,
-                                 .operand = p->n_operands,
-                                 .n_operands = 1};
-        TRY(append_operands(p, a->operand + k, 1, err));
-        out[(*n_out)++] = release;
-    }
-    return TITAN_OK;
-}
-
+/* Puts RELEASEs of the buffers that a reduction is the last to read behind the next reduction of its channel. External
+ * buffers are not released. */
 static titan_status hold(struct program *p, const int *last, struct action *out, int *n_out, struct titan_error *err)
 {
     int before[CHANNEL_COUNT], params;
@@ -431,8 +406,24 @@ static titan_status hold(struct program *p, const int *last, struct action *out,
             continue;
         titan_assert(p->actions[i].channel >= 0 && p->actions[i].channel < CHANNEL_COUNT);
         int *const held = &before[p->actions[i].channel];
-        if (*held != NONE)
-            TRY(append_releases(p, *held, last, out, n_out, params, err));
+        const struct action *a = *held == NONE ? NULL : &p->actions[*held];
+        for (int k = 1; a && k < a->n_operands; k += 2) {
+            const int buffer = action_operands(p, a)[k].buffer;
+            if (last[buffer] != *held || buffer_is_external(p->buffers[buffer].kind))
+                continue;
+            out[(*n_out)++] = (struct action){.op = OP_RELEASE,
+                                              .stream = STREAM_COMPUTE,
+                                              .phase = a->phase,
+                                              .channel = -1,
+                                              .peer = a->peer,
+                                              .unit = p->buffers[buffer].unit,
+                                              .stage = a->stage,
+                                              .microbatch = -1,
+                                              .params = params,
+                                              .operand = p->n_operands,
+                                              .n_operands = 1};
+            TRY(append_operands(p, a->operand + k, 1, err));
+        }
         *held = i;
     }
     return TITAN_OK;
@@ -566,18 +557,6 @@ static titan_status put_route(struct pieces *k, const struct action *a, int piec
     return put(k, &part, err);
 }
 
-/* Balance losses number the tokens by sequence. Pieces change which tokens a rank has. */
-static titan_status put_numbered(struct pieces *k, const struct action *a, struct titan_error *err)
-{
-    struct program *p = k->p;
-    struct action same = *a;
-    struct op_params params = *action_params(p, a);
-
-    *(a->op == OP_BALANCE_STATS ? &params.balance_stats.pieces : &params.balance_dgrad.pieces) = k->n;
-    TRY(append_params(p, &params, &same.params, err));
-    return put(k, &same, err);
-}
-
 static bool divides(const struct pieces *k, int64_t n)
 {
     return n % k->n == 0;
@@ -594,26 +573,6 @@ static bool is_product_of(const struct pieces *k, const struct action *a, int bu
            divides(k, action_params(k->p, a)->matmul.M);
 }
 
-/* Writes the pieces of a gather first, then the pieces of each product of its result. *ret_used: actions used. */
-static titan_status put_gather(struct pieces *k, int i, int *ret_used, struct titan_error *err)
-{
-    const struct program *p = k->p;
-    const struct action *a = &p->actions[i];
-    const int gathered = action_operands(p, a)[OPERAND_OF(all_gather, out)].buffer;
-    int used = 1;
-
-    while (i + used < p->n_actions && is_product_of(k, &p->actions[i + used], gathered, OPERAND_OF(matmul, a)))
-        used++;
-    titan_assert(i + used <= p->n_actions);
-    for (int piece = 0; piece < k->n; piece++)
-        TRY(put_transfer(k, &p->actions[i], piece, err));
-    for (int piece = 0; piece < k->n; piece++)
-        for (int j = 1; j < used; j++)
-            TRY(put_product(k, &p->actions[i + j], piece, err));
-    *ret_used = used;
-    return TITAN_OK;
-}
-
 /* Writes a product and the scatter of its result piece by piece. */
 static titan_status put_scatter(struct pieces *k, int i, bool product, struct titan_error *err)
 {
@@ -627,13 +586,21 @@ static titan_status put_scatter(struct pieces *k, int i, bool product, struct ti
 
 static titan_status rewrite(struct pieces *k, struct titan_error *err)
 {
-    const struct program *p = k->p;
+    struct program *p = k->p;
 
-    for (int i = 0; i < p->n_actions;) {
+    for (int i = 0, used; i < p->n_actions; i += used) {
         const struct action *a = &p->actions[i], *next = i + 1 < p->n_actions ? a + 1 : NULL;
-        int used = 1;
+        used = 1;
         if (is_token_transfer(p, a) && a->op == OP_ALL_GATHER) {
-            TRY(put_gather(k, i, &used, err));
+            /* The pieces of a gather come first, then the pieces of each product of its result. */
+            const int gathered = action_operands(p, a)[OPERAND_OF(all_gather, out)].buffer;
+            while (i + used < p->n_actions && is_product_of(k, a + used, gathered, OPERAND_OF(matmul, a)))
+                used++;
+            for (int piece = 0; piece < k->n; piece++)
+                TRY(put_transfer(k, a, piece, err));
+            for (int piece = 0; piece < k->n; piece++)
+                for (int j = 1; j < used; j++)
+                    TRY(put_product(k, a + j, piece, err));
         } else if (is_token_transfer(p, a)) {
             TRY(put_scatter(k, i, false, err));
         } else if (next && next->op == OP_REDUCE_SCATTER && is_token_transfer(p, next) &&
@@ -646,11 +613,15 @@ static titan_status rewrite(struct pieces *k, struct titan_error *err)
             for (int piece = 0; piece < k->n; piece++)
                 TRY(put_route(k, a, piece, err));
         } else if (a->op == OP_BALANCE_STATS || a->op == OP_BALANCE_DGRAD) {
-            TRY(put_numbered(k, a, err));
+            /* Balance losses number the tokens by sequence. Pieces change which tokens a rank has. */
+            struct action same = *a;
+            struct op_params params = *action_params(p, a);
+            *(a->op == OP_BALANCE_STATS ? &params.balance_stats.pieces : &params.balance_dgrad.pieces) = k->n;
+            TRY(append_params(p, &params, &same.params, err));
+            TRY(put(k, &same, err));
         } else {
             TRY(put(k, a, err));
         }
-        i += used;
     }
     return TITAN_OK;
 }

@@ -40,25 +40,6 @@ struct walk {
     double *forward, *backward; /* [stage][slot]: end of F, of I or B; negative: not yet */
 };
 
-/* When a cell's input is there; negative: not yet. */
-static double input_of(const struct walk *w, const struct cell *c)
-{
-    const int64_t slots = w->b->share_max;
-    const bool first = c->stage == 0, last = c->stage == w->b->layout->stages - 1;
-
-    switch (c->kind) {
-    case CELL_F:
-        return first ? 0 : w->forward[(c->stage - 1) * slots + c->microbatch];
-    case CELL_I:
-    case CELL_B:
-        return last ? w->forward[c->stage * slots + c->microbatch]
-                    : w->backward[(c->stage + 1) * slots + c->microbatch];
-    case CELL_W:
-        break;
-    }
-    return 0;
-}
-
 /* Runs a rank's cells as far as their inputs are there. True: the rank has moved on. */
 static bool advance(const struct walk *w, int rank)
 {
@@ -69,35 +50,25 @@ static bool advance(const struct walk *w, int rank)
         const struct cell *c = &s->cells[rank][w->next[rank]];
         if (c->microbatch >= w->b->share_max)
             continue;
-        const double input = input_of(w, c);
+        const int64_t slots = w->b->share_max, at = c->stage * slots + c->microbatch;
+        const bool last = c->stage == w->b->layout->stages - 1;
+        titan_assert(c->stage < w->b->layout->stages);
+        double input = 0; /* when it is there; negative: not yet */
+        if (c->kind == CELL_F && c->stage > 0)
+            input = w->forward[at - slots];
+        else if (c->kind == CELL_I || c->kind == CELL_B)
+            input = last ? w->forward[at] : w->backward[at + slots];
         if (input < 0)
             break;
-        titan_assert(c->stage < w->b->layout->stages);
         const double start = MAX(input, w->clock[rank]), end = start + cell_time[c->kind];
         w->b->starts[rank][w->next[rank]] = start;
         w->clock[rank] = end;
         if (c->kind == CELL_F)
-            w->forward[c->stage * w->b->share_max + c->microbatch] = end;
+            w->forward[at] = end;
         else if (c->kind != CELL_W)
-            w->backward[c->stage * w->b->share_max + c->microbatch] = end;
+            w->backward[at] = end;
     }
     return moved;
-}
-
-static titan_status run_schedule(const struct walk *w, struct titan_error *err)
-{
-    const struct schedule *s = w->b->opt->schedule;
-
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int r = 0; r < s->ranks; r++)
-            moved |= advance(w, r);
-    }
-    for (int r = 0; r < s->ranks; r++)
-        if (w->next[r] < s->n_cells[r])
-            return titan_fail(err, TITAN_EINVAL, "schedule %s: pp rank %d waits for ever at cell %d", s->name, r,
-                              w->next[r]);
-    return TITAN_OK;
 }
 
 static titan_status plan_starts(struct builder *b, struct titan_error *err)
@@ -119,8 +90,18 @@ static titan_status plan_starts(struct builder *b, struct titan_error *err)
     }
     for (size_t i = 0; i < 2 * passes; i++)
         ends[i] = -1;
-    return run_schedule(
-        &(struct walk){.b = b, .next = next, .clock = clock, .forward = ends, .backward = ends + passes}, err);
+
+    const struct walk w = {.b = b, .next = next, .clock = clock, .forward = ends, .backward = ends + passes};
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < s->ranks; r++)
+            moved |= advance(&w, r);
+    }
+    for (int r = 0; r < s->ranks; r++)
+        if (next[r] < s->n_cells[r])
+            return titan_fail(err, TITAN_EINVAL, "schedule %s: pp rank %d waits for ever at cell %d", s->name, r,
+                              next[r]);
+    return TITAN_OK;
 }
 
 /* --- what arrives ------------------------------------------------------------------------------------------------- */
@@ -135,21 +116,6 @@ static enum channel channel_to(const struct builder *b, int from, int to, bool g
     return gradient ? CHANNEL_BACKWARD_PREVIOUS : CHANNEL_FORWARD_PREVIOUS;
 }
 
-/* Does this cell of another rank send here, on this channel? */
-static bool arrives(const struct builder *b, int sender, const struct cell *c, enum channel channel,
-                    struct message *ret)
-{
-    const bool gradient = c->kind != CELL_F;
-    const int stage = gradient ? c->stage - 1 : c->stage + 1;
-
-    if (c->kind == CELL_W || stage < 0 || stage >= b->layout->stages || c->microbatch >= b->share)
-        return false;
-    if (layout_stage_rank(b->layout, stage) != b->pp_rank || channel_to(b, sender, b->pp_rank, gradient) != channel)
-        return false;
-    *ret = (struct message){.stage = stage, .slot = c->microbatch, .gradient = gradient};
-    return true;
-}
-
 static titan_status plan_inbox(struct builder *b, enum channel channel, struct titan_error *err)
 {
     titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
@@ -162,11 +128,16 @@ static titan_status plan_inbox(struct builder *b, enum channel channel, struct t
     if (!in->messages)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
     for (int i = 0; i < s->n_cells[in->sender]; i++) {
-        struct message *const m = &in->messages[in->n];
-        if (!arrives(b, in->sender, &s->cells[in->sender][i], channel, m))
+        const struct cell *c = &s->cells[in->sender][i];
+        const bool gradient = c->kind != CELL_F;
+        const int stage = gradient ? c->stage - 1 : c->stage + 1;
+        /* Does the cell send here, on this channel? */
+        if (c->kind == CELL_W || stage < 0 || stage >= b->layout->stages || c->microbatch >= b->share ||
+            layout_stage_rank(b->layout, stage) != b->pp_rank ||
+            channel_to(b, in->sender, b->pp_rank, gradient) != channel)
             continue;
-        m->sent = b->starts[in->sender][i];
-        in->n++;
+        in->messages[in->n++] = (struct message){
+            .stage = stage, .slot = c->microbatch, .gradient = gradient, .sent = b->starts[in->sender][i]};
     }
     return TITAN_OK;
 }
@@ -195,39 +166,31 @@ void pipeline_free(struct builder *b)
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
 
-static void receive(struct builder *b, enum channel channel, const struct inbox *in, const struct message *m)
+void pipeline_begin(struct builder *b, int place)
 {
-    struct stage_pass *const pass = stage_pass(b, m->stage, m->slot);
     const int64_t rows = block_tokens_sharded(&b->k), cols = b->model->dims.dim;
 
-    builder_stamp(b, m->gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, m->stage, m->slot);
-    const struct tensor t = emit_tensor(&b->e, m->gradient ? BUF_DACTIVATION : BUF_ACTIVATION,
-                                        m->gradient ? "received gradient" : "received", b->opt->dt, rows, cols);
-    emit_recv(&b->e, channel, in->sender, t);
-    *(m->gradient ? &pass->dx : &pass->x) = t;
-}
-
-static void release_sent(struct builder *b, double now)
-{
+    if (b->pp == 1)
+        return;
+    titan_assert(place >= 0 && place < b->opt->schedule->n_cells[b->pp_rank]);
+    const double now = b->starts[b->pp_rank][place];
     titan_assert(b->first_sent <= b->n_sent);
     for (; b->first_sent < b->n_sent && b->sent[b->first_sent].until <= now; b->first_sent++) {
         const struct sent *s = &b->sent[b->first_sent];
         builder_stamp(b, s->gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, s->stage, s->slot);
         EMIT(&b->e, release, s->t);
     }
-}
-
-void pipeline_begin(struct builder *b, int place)
-{
-    if (b->pp == 1)
-        return;
-    titan_assert(place >= 0 && place < b->opt->schedule->n_cells[b->pp_rank]);
-    const double now = b->starts[b->pp_rank][place];
-    release_sent(b, now);
     for (int c = 0; c < P2P_CHANNELS; c++) {
         struct inbox *const in = &b->inboxes[c];
-        for (; in->next < in->n && in->messages[in->next].sent <= now; in->next++)
-            receive(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), in, &in->messages[in->next]);
+        for (; in->next < in->n && in->messages[in->next].sent <= now; in->next++) {
+            const struct message *m = &in->messages[in->next];
+            struct stage_pass *const pass = stage_pass(b, m->stage, m->slot);
+            builder_stamp(b, m->gradient ? PHASE_DGRAD : PHASE_FORWARD, NONE, m->stage, m->slot);
+            const struct tensor t = emit_tensor(&b->e, m->gradient ? BUF_DACTIVATION : BUF_ACTIVATION,
+                                                m->gradient ? "received gradient" : "received", b->opt->dt, rows, cols);
+            emit_recv(&b->e, (enum channel)(CHANNEL_FORWARD_NEXT + c), in->sender, t);
+            *(m->gradient ? &pass->dx : &pass->x) = t;
+        }
     }
 }
 

@@ -14,39 +14,10 @@
 
 /* --- policies ----------------------------------------------------------------------------------------------------- */
 
-static enum reshard reshard_of(const char *text)
-{
-    if (strcmp(text, "never") == 0)
-        return RESHARD_NEVER;
-    return strcmp(text, "always") == 0 ? RESHARD_ALWAYS : RESHARD_DEFAULT;
-}
-
-static enum reduce_when reduce_of(const char *text)
-{
-    if (strcmp(text, "step") == 0)
-        return REDUCE_STEP;
-    return strcmp(text, "microbatch") == 0 ? REDUCE_MICROBATCH : REDUCE_DEFAULT;
-}
-
 static int kept_products(const struct recipe *r)
 {
     const char *option = r->activation_checkpoint.selective_ac_option;
     return strncmp(option, "op:", 3) == 0 ? atoi(option + 3) : 2;
-}
-
-/* Selective: "op" keeps the results of expensive operations in every layer ("op:N": every N-th product), a number N
- * recomputes every N-th layer. */
-static void choose_checkpointing(const struct recipe *r, int layers, enum checkpointing *ret)
-{
-    const char *mode = r->activation_checkpoint.mode, *option = r->activation_checkpoint.selective_ac_option;
-    const bool full = strcmp(mode, "full") == 0, selective = strcmp(mode, "selective") == 0;
-    const int every = selective && strncmp(option, "op", 2) != 0 ? atoi(option) : 0;
-    const enum checkpointing ops = kept_products(r) == 1 ? CHECKPOINT_PRODUCTS : CHECKPOINT_OPS;
-
-    for (int l = 0; l < layers; l++)
-        ret[l] = full || (every > 0 && (l + 1) % every == 0) ? CHECKPOINT_FULL
-                 : selective && every == 0                   ? ops
-                                                             : CHECKPOINT_NONE;
 }
 
 /* Estimates scratch without a device, in the order of magnitude that the plug-ins ask for. In any order, scratch has
@@ -93,11 +64,6 @@ static const struct device_ops sizes_only = {.attention_work_bytes = estimated_w
 static const struct device_ops sizes_own_attention = {.attention_work_bytes = estimated_own_work,
                                                       .matmul_f8_work_bytes = estimated_float8};
 
-static const struct device_ops *sizes_for(const struct machine *machine)
-{
-    return machine && machine->attention_own_tensor ? &sizes_own_attention : &sizes_only;
-}
-
 /* --- what a run plans with ---------------------------------------------------------------------------------------- */
 
 enum dtype plan_compute_type(const struct recipe *recipe, bool bf16_fast)
@@ -141,25 +107,12 @@ static int64_t largest_share(const struct plan *plan)
     return (plan->build.microbatches + ranks - 1) / ranks;
 }
 
-static titan_status open_schedule(struct plan *plan, struct titan_error *err)
-{
-    const struct recipe *r = plan->opt.recipe;
-    const int ranks = plan->mesh.size[AXIS_PP], stages = plan->layout->stages;
-    const char *csv = r->parallelism.pipeline_parallel_schedule_csv;
-
-    if (ranks == 1)
-        return TITAN_OK;
-    if (plan->opt.evaluation)
-        return schedule_forward(ranks, stages, (int)largest_share(plan), plan->layout->v_order, &plan->schedule, err);
-    if (csv[0])
-        return schedule_load(csv, ranks, stages, (int)largest_share(plan), &plan->schedule, err);
-    return schedule_generate(r->parallelism.pipeline_parallel_schedule, ranks, stages, (int)largest_share(plan),
-                             &plan->schedule, err);
-}
-
 static void set_build_options(struct plan *plan)
 {
     const struct recipe *r = plan->opt.recipe;
+    const struct machine *machine = plan->opt.machine;
+    const struct device_ops *sizes = machine && machine->attention_own_tensor ? &sizes_own_attention : &sizes_only;
+    const char *reshard = r->parallelism.fsdp_reshard_after_forward, *reduce = r->parallelism.fsdp_reduce;
     const int64_t rows = recipe_microbatch_rows(r);
 
     plan->cut = (struct sequence_cut){.b = rows,
@@ -182,29 +135,31 @@ static void set_build_options(struct plan *plan)
                                          .expert_capacity = recipe_expert_capacity(r),
                                          .round_robin = r->debug.moe_force_load_balance,
                                          .converters = plan->converters,
-                                         .ops = plan->opt.ops ? plan->opt.ops : sizes_for(plan->opt.machine),
+                                         .ops = plan->opt.ops ? plan->opt.ops : sizes,
                                          .dev = plan->opt.dev,
                                          .microbatches = r->training.global_batch_size / rows,
-                                         .reshard = reshard_of(r->parallelism.fsdp_reshard_after_forward),
-                                         .reduce = reduce_of(r->parallelism.fsdp_reduce),
+                                         .reshard = strcmp(reshard, "never") == 0    ? RESHARD_NEVER
+                                                    : strcmp(reshard, "always") == 0 ? RESHARD_ALWAYS
+                                                                                     : RESHARD_DEFAULT,
+                                         .reduce = strcmp(reduce, "step") == 0         ? REDUCE_STEP
+                                                   : strcmp(reduce, "microbatch") == 0 ? REDUCE_MICROBATCH
+                                                                                       : REDUCE_DEFAULT,
                                          .prefetch = (int)r->parallelism.fsdp_prefetch,
                                          .canonical = r->numerics.canonical,
                                          .offload = r->training.enable_cpu_offload,
                                          .checkpointing = plan->checkpointing,
                                          .keep_products = kept_products(r),
                                          .update_together = r->compile.fuse};
-}
+    if (!plan->opt.evaluation)
+        return;
 
-/* All data-parallel ranks get equally many microbatches; the last ones may hold nothing that counts. */
-static void set_evaluation_options(struct plan *plan)
-{
-    const struct recipe *r = plan->opt.recipe;
-    const int64_t rows = recipe_validation_rows(r), t = r->validation.seq_len;
-    const int64_t ranks = mesh_batch_size(&plan->mesh), each = ranks * rows;
-    const int64_t tokens = MAX(rows * t / plan->mesh.size[AXIS_CP], 1);
-
-    titan_assert(plan->opt.evaluation && rows > 0 && t > 0);
-    plan->cut.b = plan->build.b = rows;
+    /* In an evaluation all data-parallel ranks get equally many microbatches; the last ones may hold nothing that
+     * counts. */
+    const int64_t own_rows = recipe_validation_rows(r), t = r->validation.seq_len;
+    const int64_t ranks = mesh_batch_size(&plan->mesh), each = ranks * own_rows;
+    const int64_t tokens = MAX(own_rows * t / plan->mesh.size[AXIS_CP], 1);
+    titan_assert(own_rows > 0 && t > 0);
+    plan->cut.b = plan->build.b = own_rows;
     plan->cut.t = plan->build.t = t;
     plan->build.microbatches = (recipe_validation_batch(r) + each - 1) / each * ranks;
     plan->build.loss_chunks = (int)MIN(r->training.loss_chunks, tokens);
@@ -215,16 +170,6 @@ static void set_evaluation_options(struct plan *plan)
 static struct cost cost_of(const struct plan *plan)
 {
     return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : cost_machine_find("cpu")};
-}
-
-static titan_status apply_budget(struct plan *plan, struct titan_error *err)
-{
-    const struct recipe *r = plan->opt.recipe;
-    const struct cost cost = cost_of(plan);
-
-    if (strcmp(r->activation_checkpoint.mode, "memory_budget") != 0 || plan->opt.evaluation)
-        return TITAN_OK;
-    return budget_choose(&plan->build, &cost, r->activation_checkpoint.memory_budget, plan->checkpointing, err);
 }
 
 /* Refuses MXFP8 on a device without it: the run would show another format's results. Float8 is not refused, as older
@@ -248,25 +193,47 @@ static titan_status check_mxfp8(const struct plan_options *opt, struct titan_err
 static titan_status open_parts(struct plan *plan, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
+    const char *mode = r->activation_checkpoint.mode, *option = r->activation_checkpoint.selective_ac_option;
+    const char *csv = r->parallelism.pipeline_parallel_schedule_csv;
     const int layers = model_all_layers(plan->opt.model);
 
     TRY(recipe_check_world(r, plan->opt.world, err));
     TRY(mesh_build(r, plan->opt.world, &plan->mesh, err));
     TRY(layout_of_recipe(r, plan->opt.model, &plan->mesh, &plan->layout, err));
+
+    /* Selective: "op" keeps the results of expensive operations in every layer ("op:N": every N-th product), a number N
+     * recomputes every N-th layer. */
     plan->checkpointing = calloc((size_t)layers, sizeof *plan->checkpointing);
     if (!plan->checkpointing)
         return titan_fail(err, TITAN_ENOMEM, "plan: out of memory");
-    choose_checkpointing(r, layers, plan->checkpointing);
+    const bool full = strcmp(mode, "full") == 0, selective = strcmp(mode, "selective") == 0;
+    const int every = selective && strncmp(option, "op", 2) != 0 ? atoi(option) : 0;
+    const enum checkpointing ops = kept_products(r) == 1 ? CHECKPOINT_PRODUCTS : CHECKPOINT_OPS;
+    for (int l = 0; l < layers; l++)
+        plan->checkpointing[l] = full || (every > 0 && (l + 1) % every == 0) ? CHECKPOINT_FULL
+                                 : selective && every == 0                   ? ops
+                                                                             : CHECKPOINT_NONE;
+
     TRY(check_mxfp8(&plan->opt, err));
     if (r->model.mxfp8 || !plan->opt.no_float8)
         TRY(converters_open(r, plan->opt.model, &plan->converters, err));
     set_build_options(plan);
-    if (plan->opt.evaluation)
-        set_evaluation_options(plan);
-    TRY(open_schedule(plan, err));
+
+    const int ranks = plan->mesh.size[AXIS_PP], stages = plan->layout->stages;
+    const int share = (int)largest_share(plan);
+    if (ranks > 1 && plan->opt.evaluation)
+        TRY(schedule_forward(ranks, stages, share, plan->layout->v_order, &plan->schedule, err));
+    else if (ranks > 1 && csv[0])
+        TRY(schedule_load(csv, ranks, stages, share, &plan->schedule, err));
+    else if (ranks > 1)
+        TRY(schedule_generate(r->parallelism.pipeline_parallel_schedule, ranks, stages, share, &plan->schedule, err));
     plan->build.schedule = plan->schedule;
     plan->classes = program_classes(&plan->build);
-    return apply_budget(plan, err);
+
+    const struct cost cost = cost_of(plan);
+    if (strcmp(mode, "memory_budget") == 0 && !plan->opt.evaluation)
+        TRY(budget_choose(&plan->build, &cost, r->activation_checkpoint.memory_budget, plan->checkpointing, err));
+    return TITAN_OK;
 }
 
 titan_status plan_open(const struct plan_options *options, struct plan **ret, struct titan_error *err)
@@ -313,26 +280,23 @@ static uint64_t memory_for_program(const struct plan *plan)
     return plan->opt.memory_bytes > besides ? plan->opt.memory_bytes - besides : 1;
 }
 
-/* Applies the passes that no other program class decides. Every program has them, also the program of a leader. */
-static titan_status rewrite(const struct plan *plan, struct program *p, struct titan_error *err)
+/* Builds a program and applies the passes that no other program class decides. Every program has them, also the program
+ * of a leader. */
+static titan_status draft_program(const struct plan *plan, int class, struct program **ret, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
     const struct pass_options options = {.memory_bytes = memory_for_program(plan)};
-
-    if (r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1)
-        TRY(pass_async_tensor(p, plan->mesh.size[AXIS_TP], err));
-    return r->compile.fuse ? pass_fuse(p, &options, err) : TITAN_OK;
-}
-
-static titan_status draft_program(const struct plan *plan, int class, struct program **ret, struct titan_error *err)
-{
     struct build_options draft = plan->build;
     struct program *p = NULL;
+    titan_status status = TITAN_OK;
 
     titan_assert(class >= 0 && class < plan->classes);
     draft.draft = true;
     TRY(program_build(&draft, program_class_rank(&draft, class), &p, err));
-    const titan_status status = rewrite(plan, p, err);
+    if (r->parallelism.enable_async_tensor_parallel && plan->mesh.size[AXIS_TP] > 1)
+        status = pass_async_tensor(p, plan->mesh.size[AXIS_TP], err);
+    if (status == TITAN_OK && r->compile.fuse)
+        status = pass_fuse(p, &options, err);
     if (status != TITAN_OK) {
         program_close(p);
         return status;

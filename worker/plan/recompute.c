@@ -35,35 +35,6 @@ static struct recompute_buffer *recompute_find(const struct recompute *g, int id
     return bsearch(&key, g->buffers, (size_t)g->n, sizeof key, by_id);
 }
 
-/* Finds the buffers that occur, and which of them are defined here and which are kept. */
-static bool recompute_collect(struct recompute *g, bool (*keep)(void *arg, const struct action *a, int buffer),
-                              void *arg)
-{
-    const struct program *p = g->e->p;
-    const int first = p->actions[g->from].operand;
-    const int end = p->actions[g->to - 1].operand + p->actions[g->to - 1].n_operands;
-    int n = 0;
-
-    g->taken = calloc((size_t)(g->to - g->from), sizeof *g->taken);
-    g->buffers = calloc((size_t)(end - first) + 1, sizeof *g->buffers);
-    if (!g->taken || !g->buffers)
-        return false;
-    for (int k = first; k < end; k++)
-        g->buffers[n++] = (struct recompute_buffer){.id = p->operands[k].buffer, .copy = NONE};
-    qsort(g->buffers, (size_t)n, sizeof *g->buffers, by_id);
-    for (int k = 0; k < n; k++)
-        if (g->n == 0 || g->buffers[g->n - 1].id != g->buffers[k].id)
-            g->buffers[g->n++] = g->buffers[k];
-    for (int i = g->to - 1; i >= g->from; i--) /* backwards: the first access has the last word */
-        for (int k = p->actions[i].n_operands - 1; k >= 0; k--) {
-            const struct operand *o = &action_operands(p, &p->actions[i])[k];
-            struct recompute_buffer *b = recompute_find(g, o->buffer);
-            b->defined = o->access == ACCESS_WRITE && !buffer_is_external(p->buffers[b->id].kind);
-            b->kept = b->defined && keep && keep(arg, &p->actions[i], b->id);
-        }
-    return true;
-}
-
 /* Walks backwards from the needed buffers. An action that writes a live buffer is taken, and makes live what it reads.
  * An action that changes a kept buffer in place would change it twice: this buffer is then made anew. Returns false if
  * it found such a buffer. The walk must then be repeated: the buffer was live for the later actions, too. */
@@ -127,18 +98,40 @@ static void recompute_free(struct recompute *g)
     free(g->taken);
 }
 
-void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
-                       void *arg, struct tensor *const *needed, int n)
+void recompute_actions(struct emitter *e, struct action_range range,
+                       bool (*keep)(void *arg, const struct action *a, int buffer), void *arg,
+                       struct tensor *const *needed, int n)
 {
-    _cleanup_(recompute_free) struct recompute g = {.e = e, .from = from, .to = to};
+    _cleanup_(recompute_free) struct recompute g = {.e = e, .from = range.from, .to = range.to};
+    const struct program *p = e->p;
 
-    if (e->status != TITAN_OK || from == to)
+    if (e->status != TITAN_OK || g.from == g.to)
         return;
-    titan_assert(from >= 0 && from < to && to <= e->p->n_actions);
-    if (!recompute_collect(&g, keep, arg)) {
+    titan_assert(g.from >= 0 && g.from < g.to && g.to <= p->n_actions);
+    const int first = p->actions[g.from].operand;
+    const int end = p->actions[g.to - 1].operand + p->actions[g.to - 1].n_operands;
+    g.taken = calloc((size_t)(g.to - g.from), sizeof *g.taken);
+    g.buffers = calloc((size_t)(end - first) + 1, sizeof *g.buffers);
+    if (!g.taken || !g.buffers) {
         e->status = TITAN_ENOMEM;
         return;
     }
+
+    /* The buffers that occur, and which of them are defined here and which are kept. */
+    for (int k = first; k < end; k++)
+        g.buffers[k - first] = (struct recompute_buffer){.id = p->operands[k].buffer, .copy = NONE};
+    qsort(g.buffers, (size_t)(end - first), sizeof *g.buffers, by_id);
+    for (int k = 0; k < end - first; k++)
+        if (g.n == 0 || g.buffers[g.n - 1].id != g.buffers[k].id)
+            g.buffers[g.n++] = g.buffers[k];
+    for (int i = g.to - 1; i >= g.from; i--) /* backwards: the first access has the last word */
+        for (int k = p->actions[i].n_operands - 1; k >= 0; k--) {
+            const struct operand *o = &action_operands(p, &p->actions[i])[k];
+            struct recompute_buffer *b = recompute_find(&g, o->buffer);
+            b->defined = o->access == ACCESS_WRITE && !buffer_is_external(p->buffers[b->id].kind);
+            b->kept = b->defined && keep && keep(arg, &p->actions[i], b->id);
+        }
+
     for (int i = 0; i < n; i++) {
         struct recompute_buffer *b = recompute_find(&g, needed[i]->buffer);
         if (b && b->defined && !b->kept)
@@ -146,8 +139,8 @@ void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *a
     }
     while (!recompute_mark(&g))
         ;
-    for (int i = from; i < to; i++)
-        if (g.taken[i - from])
+    for (int i = g.from; i < g.to; i++)
+        if (g.taken[i - g.from])
             recompute_write(&g, i);
     for (int i = 0; i < n && e->status == TITAN_OK; i++) {
         const struct recompute_buffer *b = recompute_find(&g, needed[i]->buffer);

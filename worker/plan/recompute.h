@@ -5,10 +5,15 @@
 
 #include "worker/program/emit.h"
 
-/* Writes actions [from, to) once more, with new buffers in place of the buffers that they define. It writes only the
+struct action_range {
+    int from, to; /* [from, to) */
+};
+
+/* Writes actions once more, with new buffers in place of the buffers that they define. It writes only the
  * actions that the needed tensors take. keep() is asked with a buffer and the action that defined it; true: the buffer
  * is used as it is. The needed tensors (n) then refer to the new buffers. */
-void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
-                       void *arg, struct tensor *const *needed, int n);
+void recompute_actions(struct emitter *e, struct action_range range,
+                       bool (*keep)(void *arg, const struct action *a, int buffer), void *arg,
+                       struct tensor *const *needed, int n);
 
 #endif

@@ -201,8 +201,8 @@ static void write_again(struct written *w, const struct shape *s, int l)
     for (int i = 0; i < SAVED_COUNT; i++)
         if (i != SAVED_X && tensor_exists(w->saved[l].t[i]))
             needed[n++] = &w->saved[l].t[i];
-    recompute_actions(&w->e, w->from[l], w->from[l + 1], s->keep == KEEP_PRODUCTS ? keep_products : keep_nothing, NULL,
-                      needed, n);
+    recompute_actions(&w->e, (struct action_range){w->from[l], w->from[l + 1]},
+                      s->keep == KEEP_PRODUCTS ? keep_products : keep_nothing, NULL, needed, n);
 }
 
 static void write_backward(struct written *w, const struct shape *s, const struct unit_buffers *tied)

@@ -149,7 +149,7 @@ static void test_again(void **state)
     EMIT(&e, add, c, a, b);
     const int to = e.p->n_actions;
     struct tensor again = b;
-    recompute_actions(&e, from, to, keep_first, &a.buffer, (struct tensor *const[]){&again}, 1);
+    recompute_actions(&e, (struct action_range){from, to}, keep_first, &a.buffer, (struct tensor *const[]){&again}, 1);
     assert_int_equal(e.p->n_actions - to, 2); /* b and its change; a is kept, c not needed */
     assert_int_not_equal(again.buffer, b.buffer);
     const struct operand *first = action_operands(e.p, &e.p->actions[to]);
@@ -161,7 +161,7 @@ static void test_again(void **state)
     /* Keeping b, which is changed in place by what c needs? c alone is made again, from b as it is. */
     struct tensor last = c;
     const int end = e.p->n_actions;
-    recompute_actions(&e, from, to, keep_first, &b.buffer, (struct tensor *const[]){&last}, 1);
+    recompute_actions(&e, (struct action_range){from, to}, keep_first, &b.buffer, (struct tensor *const[]){&last}, 1);
     assert_int_equal(e.p->n_actions - end, 2); /* a and c */
     program_close(e.p);
 }
