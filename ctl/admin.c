@@ -468,14 +468,20 @@ static const struct toml_value *key_of(const struct toml_value *root, const char
     return table && table->type == TOML_TABLE ? toml_get(table, key) : NULL;
 }
 
-/* Lists the folders that a configuration file lets its daemon write to, besides its state. A line has the mode of a
- * folder to create, and its path. */
-static titan_status config_paths(const char *file, struct buf *out, struct titan_error *err)
+/* Gives the unit write access to the configured folders, which it has once they are mounted. */
+static titan_status fix_unit(const char *unit, const char *config, bool *ret_changed, struct titan_error *err)
 {
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    char dir[128], path[160];
+    _cleanup_(buf_free) struct buf paths = BUF_INIT, text = BUF_INIT, have = BUF_INIT;
+    if (access(config, F_OK) != 0)
+        return TITAN_OK; /* the configuration is of another machine */
+
+    /* Lists the folders that a configuration file lets its daemon write to, besides its state. A line has the mode of a
+     * folder to create, and its path. */
+    _cleanup_(buf_free) struct buf toml = BUF_INIT;
     struct toml_value *root = NULL;
-    TRY(file_read(file, 256 << 10, &text, err));
-    titan_status status = toml_parse(text.data ? text.data : "", text.len, file, &root, err);
+    TRY(file_read(config, 256 << 10, &toml, err));
+    titan_status status = toml_parse(toml.data ? toml.data : "", toml.len, config, &root, err);
     const struct toml_value *storage = status == TITAN_OK ? toml_get(root, "storage") : NULL;
     const struct toml_value *spawnd = status == TITAN_OK ? key_of(root, "agent", "spawnd") : NULL;
     const struct toml_value *as_users = status == TITAN_OK ? key_of(root, "coordinator", "jobs_as_users") : NULL;
@@ -491,24 +497,15 @@ static titan_status config_paths(const char *file, struct buf *out, struct titan
         for (const struct toml_value *at = v && v->type == TOML_ARRAY ? v->first : v; at && status == TITAN_OK;
              at = v->type == TOML_ARRAY ? at->next : NULL) {
             if (at->type != TOML_STRING || at->string[0] != '/' || strpbrk(at->string, " \t\n\"\\%"))
-                status = titan_fail(err, TITAN_EINVAL, "%s:%d: storage.%s: not an absolute path without blanks", file,
+                status = titan_fail(err, TITAN_EINVAL, "%s:%d: storage.%s: not an absolute path without blanks", config,
                                     at->line, keys[i].name);
             else
-                buf_printf(out, "%o %s\n", keys[i].mode, at->string);
+                buf_printf(&paths, "%o %s\n", keys[i].mode, at->string);
         }
     }
     toml_free(root);
-    return status;
-}
+    TRY(status);
 
-/* Gives the unit write access to the configured folders, which it has once they are mounted. */
-static titan_status fix_unit(const char *unit, const char *config, bool *ret_changed, struct titan_error *err)
-{
-    char dir[128], path[160];
-    _cleanup_(buf_free) struct buf paths = BUF_INIT, text = BUF_INIT, have = BUF_INIT;
-    if (access(config, F_OK) != 0)
-        return TITAN_OK; /* the configuration is of another machine */
-    TRY(config_paths(config, &paths, err));
     buf_printf(&text, "# Written by titanctl admin check --fix from %s.\n", config);
     char *rest = NULL;
     for (char *line = paths.data ? strtok_r(paths.data, "\n", &rest) : NULL; line; line = strtok_r(NULL, "\n", &rest)) {
@@ -533,29 +530,27 @@ static titan_status fix_unit(const char *unit, const char *config, bool *ret_cha
     return TITAN_OK;
 }
 
-static titan_status run_fix(struct titan_error *err)
-{
-    bool changed = false;
-    if (geteuid() != 0)
-        return titan_fail(err, TITAN_EPERM, "admin check --fix writes below /etc/systemd: as root only");
-    TRY(fix_unit("titan-coordinator.service", "/etc/titan/coordinator.toml", &changed, err));
-    TRY(fix_unit("titand.service", "/etc/titan/titand.toml", &changed, err));
-    if (!changed)
-        (void)printf("nothing to do: the units may write where the configuration says\n");
-    else if (access("/run/systemd/system", F_OK) == 0 && system("systemctl daemon-reload") != 0)
-        return titan_fail(err, TITAN_EIO, "systemctl daemon-reload failed");
-    else
-        (void)printf("units that run already take it up when they are restarted\n");
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
     const char *action = args->words[0], *path = args->n > 1 ? args->words[1] : NULL;
     int64_t keep = 0;
+    if (strcmp(action, "check") == 0 && !path && args_has(args, "fix")) {
+        bool changed = false;
+        if (geteuid() != 0)
+            return titan_fail(err, TITAN_EPERM, "admin check --fix writes below /etc/systemd: as root only");
+        TRY(fix_unit("titan-coordinator.service", "/etc/titan/coordinator.toml", &changed, err));
+        TRY(fix_unit("titand.service", "/etc/titan/titand.toml", &changed, err));
+        if (!changed)
+            (void)printf("nothing to do: the units may write where the configuration says\n");
+        else if (access("/run/systemd/system", F_OK) == 0 && system("systemctl daemon-reload") != 0)
+            return titan_fail(err, TITAN_EIO, "systemctl daemon-reload failed");
+        else
+            (void)printf("units that run already take it up when they are restarted\n");
+        return TITAN_OK;
+    }
     if (strcmp(action, "check") == 0 && !path)
-        return args_has(args, "fix") ? run_fix(err) : run_check(ctl, args, err);
+        return run_check(ctl, args, err);
     if (!path || strcmp(action, "check") == 0)
         return titan_fail(err, TITAN_EINVAL, "admin: backup, restore and verify take a FILE, check takes none");
     TRY(args_int(args, "keep", 1, 100000, 0, &keep, err));

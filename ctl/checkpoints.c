@@ -12,48 +12,44 @@
 #include "ctl/output.h"
 #include "ctl/worker_tool.h"
 
-static titan_status verify(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    char path[PATH_MAX], *argv[8] = {"titan-worker", "verify", path};
-    size_t n = 3;
-    int64_t step;
-    TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
-    char *word = args->words[1], of_step[64];
-    const bool job = strspn(word, "0123456789") == strlen(word);
-    if (job && step >= 0) {
-        (void)snprintf(of_step, sizeof(of_step), "%.32s@%lld", word, (long long)step);
-        word = of_step;
-    }
-    if (job)
-        TRY(checkpoint_resolve(ctl, &(struct args){.n = 1, .words = &word}, path, err));
-    else
-        (void)snprintf(path, sizeof(path), "%s", word);
-    char *slash = strrchr(path, '/');
-    if (job && step < 0 && slash) /* the folder of all of the job's checkpoints */
-        *slash = '\0';
-    if (!job && step >= 0) {
-        argv[n++] = "--step";
-        argv[n++] = (char *)(uintptr_t)args_text(args, "step", "");
-    }
-    if (ctl->json) {
-        argv[n++] = "--output";
-        argv[n++] = "json";
-    }
-    return worker_become(argv, err);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
     const bool verifies = strcmp(args->words[0], "verify") == 0;
+    uint64_t id;
     if (args->n != (verifies ? 2 : 1))
         return titan_fail(err, TITAN_EINVAL, "checkpoints: JOB, or verify JOB|FOLDER");
     if (!verifies && args_has(args, "step"))
         return titan_fail(err, TITAN_EINVAL, "--step goes with checkpoints verify");
-    if (verifies)
-        return verify(ctl, args, err);
+    if (verifies) {
+        char path[PATH_MAX], *argv[8] = {"titan-worker", "verify", path};
+        size_t n = 3;
+        int64_t step;
+        TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
+        char *word = args->words[1], of_step[64];
+        const bool job = strspn(word, "0123456789") == strlen(word);
+        if (job && step >= 0) {
+            (void)snprintf(of_step, sizeof(of_step), "%.32s@%lld", word, (long long)step);
+            word = of_step;
+        }
+        if (job)
+            TRY(checkpoint_resolve(ctl, &(struct args){.n = 1, .words = &word}, path, err));
+        else
+            (void)snprintf(path, sizeof(path), "%s", word);
+        char *slash = strrchr(path, '/');
+        if (job && step < 0 && slash) /* the folder of all of the job's checkpoints */
+            *slash = '\0';
+        if (!job && step >= 0) {
+            argv[n++] = "--step";
+            argv[n++] = (char *)(uintptr_t)args_text(args, "step", "");
+        }
+        if (ctl->json) {
+            argv[n++] = "--output";
+            argv[n++] = "json";
+        }
+        return worker_become(argv, err);
+    }
 
-    uint64_t id;
     TRY(args_job(args, 0, &id, err));
     Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
     request.job_id = id;

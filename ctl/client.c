@@ -85,24 +85,6 @@ titan_status ctl_load_token(const char *file, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Names the owner of a socket, or of its innermost visible folder. */
-static void owner_of(const char *path, char *out, size_t cap)
-{
-    char at[512];
-    struct stat st;
-    (void)snprintf(at, sizeof(at), "%s", path);
-    for (char *slash; stat(at, &st) != 0; *slash = '\0')
-        if (!(slash = strrchr(at, '/')) || slash == at) {
-            (void)snprintf(out, cap, "another user");
-            return;
-        }
-    const struct passwd *who = getpwuid(st.st_uid);
-    if (who)
-        (void)snprintf(out, cap, "%s", who->pw_name);
-    else
-        (void)snprintf(out, cap, "uid %u", (unsigned)st.st_uid);
-}
-
 /* Does a process accept connections there, answering or not? If not, errno has the reason. */
 static bool listens(const char *path)
 {
@@ -123,7 +105,20 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
     char owner[64];
     const bool local = strncmp(server, "unix:", 5) == 0;
     if (local && access(server + 5, W_OK) != 0 && errno == EACCES) {
-        owner_of(server + 5, owner, sizeof(owner));
+        /* Names the owner of the socket, or of its innermost visible folder. */
+        char at[512], *slash = NULL;
+        struct stat st;
+        (void)snprintf(at, sizeof(at), "%s", server + 5);
+        bool seen = stat(at, &st) == 0;
+        while (!seen && (slash = strrchr(at, '/')) && slash != at) {
+            *slash = '\0';
+            seen = stat(at, &st) == 0;
+        }
+        const struct passwd *who = seen ? getpwuid(st.st_uid) : NULL;
+        if (who || !seen)
+            (void)snprintf(owner, sizeof(owner), "%s", who ? who->pw_name : "another user");
+        else
+            (void)snprintf(owner, sizeof(owner), "uid %u", (unsigned)st.st_uid);
         titan_fail(err, TITAN_EPERM, "not permitted to use the daemon of %s at %s", owner, server);
     } else if (local && listens(server + 5)) {
         titan_error_hint(err, "a process listens there: it is stopped, or has no time");
@@ -165,28 +160,6 @@ static void report_passed(struct ctl *ctl)
     ctl->passed_reported |= *passed != '\0';
 }
 
-/* "SubmitRequest.name has ...": replaces a field's name by its option, if the command has one. */
-static void name_option(const struct command *command, struct titan_error *err)
-{
-    static const char requests[] = "Request.";
-    char option[64], rest[sizeof(err->msg)];
-    const char *field = strstr(err->msg, requests);
-    if (!command || err->status != TITAN_EINVAL || !field || memchr(err->msg, ' ', (size_t)(field - err->msg)))
-        return;
-    field += sizeof(requests) - 1;
-    const size_t n = strspn(field, "abcdefghijklmnopqrstuvwxyz_");
-    (void)snprintf(option, sizeof(option), "%.*s", (int)MIN(n, sizeof(option) - 1), field);
-    (void)snprintf(rest, sizeof(rest), "%s", field + n);
-    for (char *c = option; *c; c++)
-        *c = *c == '_' ? '-' : *c;
-    for (const struct option_spec *o = command->options; o && o->name; o++)
-        if (strcmp(o->name, option) == 0 ||
-            (strncmp(o->name, option, strlen(o->name)) == 0 && strcmp(option + strlen(o->name), "s") == 0)) {
-            (void)snprintf(err->msg, sizeof(err->msg), "--%s%.300s", o->name, rest);
-            return;
-        }
-}
-
 titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err)
 {
@@ -201,7 +174,27 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
             return TITAN_OK;
         }
     } while (daemon_came(ctl, err));
-    name_option(ctl->command, err);
+
+    /* "SubmitRequest.name has ...": replaces a field's name by its option, if the command has one. */
+    static const char requests[] = "Request.";
+    char option[64], rest[sizeof(err->msg)];
+    const char *field = ctl->command && err->status == TITAN_EINVAL ? strstr(err->msg, requests) : NULL;
+    if (field && !memchr(err->msg, ' ', (size_t)(field - err->msg))) {
+        field += sizeof(requests) - 1;
+        const size_t n = strspn(field, "abcdefghijklmnopqrstuvwxyz_");
+        (void)snprintf(option, sizeof(option), "%.*s", (int)MIN(n, sizeof(option) - 1), field);
+        (void)snprintf(rest, sizeof(rest), "%s", field + n);
+        for (char *c = option; *c; c++)
+            *c = *c == '_' ? '-' : *c;
+        for (const struct option_spec *o = ctl->command->options; o && o->name; o++) {
+            if (strcmp(o->name, option) == 0 ||
+                (strncmp(o->name, option, strlen(o->name)) == 0 && strcmp(option + strlen(o->name), "s") == 0)) {
+                (void)snprintf(err->msg, sizeof(err->msg), "--%s%.300s", o->name, rest);
+                break;
+            }
+        }
+    }
+
     ctl_unreachable_hint(ctl->server, err);
     return err->status; /* the hint may have changed the status */
 }

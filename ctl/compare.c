@@ -60,24 +60,6 @@ static bool add_point(const ProtobufCMessage *message, void *data)
     return true;
 }
 
-static titan_status fetch(struct ctl *ctl, struct side *s, struct titan_error *err)
-{
-    _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
-    Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
-    char named[32];
-
-    request.job_id = s->job;
-    (void)snprintf(named, sizeof named, "job %llu", (unsigned long long)s->job);
-    TRY(submit_recipe_of(ctl, s->job, &reply, err));
-    recipe_init(&s->recipe);
-    TRY(recipe_parse(&s->recipe, reply->recipe, named, err));
-    TRY(recipe_resolve(&s->recipe, err));
-    return ctl_stream(ctl,
-                      &(struct stream_call){TITAN_METHOD("Metrics"), &request.base,
-                                            &titan__v1__metric_point__descriptor, add_point, s},
-                      err);
-}
-
 static double distance(const struct pair *p)
 {
     return fabs(p->loss[1] - p->loss[0]);
@@ -207,38 +189,50 @@ static void print_json(const struct comparison *c, struct buf *out)
     json_end_object(&w);
 }
 
+static void comparison_free(struct comparison *c)
+{
+    for (int k = 0; k < 2; k++)
+        free(c->side[k].points);
+    free(c->pairs);
+    buf_free(&c->changes);
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
-    struct comparison c = {0};
+    _cleanup_(comparison_free) struct comparison c = {0};
     _cleanup_(buf_free) struct buf text = BUF_INIT;
 
-    titan_status status = TITAN_OK;
-    for (int k = 0; k < 2 && status == TITAN_OK; k++) {
-        status = args_job(args, k, &c.side[k].job, err);
-        if (status == TITAN_OK)
-            status = fetch(ctl, &c.side[k], err);
+    for (int k = 0; k < 2; k++) {
+        _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
+        Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
+        struct side *s = &c.side[k];
+        char named[32];
+        TRY(args_job(args, k, &s->job, err));
+        request.job_id = s->job;
+        (void)snprintf(named, sizeof named, "job %llu", (unsigned long long)s->job);
+        TRY(submit_recipe_of(ctl, s->job, &reply, err));
+        recipe_init(&s->recipe);
+        TRY(recipe_parse(&s->recipe, reply->recipe, named, err));
+        TRY(recipe_resolve(&s->recipe, err));
+        TRY(ctl_stream(ctl,
+                       &(struct stream_call){TITAN_METHOD("Metrics"), &request.base,
+                                             &titan__v1__metric_point__descriptor, add_point, s},
+                       err));
     }
-    if (status == TITAN_OK)
-        status = match(&c, err);
-    if (status == TITAN_OK) {
-        recipe_changes(&c.side[0].recipe, &c.side[1].recipe, &c.changes);
-        if (ctl->json)
-            print_json(&c, &text);
-        else
-            print(&c, &text);
-        if (buf_failed(&text) || buf_failed(&c.changes))
-            status = titan_fail(err, TITAN_ENOMEM, "compare: out of memory");
-        else if (ctl->json)
-            (void)output_line(&text);
-        else
-            (void)fwrite(text.data, 1, text.len, stdout);
-    }
-    for (int k = 0; k < 2; k++)
-        free(c.side[k].points);
-    free(c.pairs);
-    buf_free(&c.changes);
-    return status;
+    TRY(match(&c, err));
+    recipe_changes(&c.side[0].recipe, &c.side[1].recipe, &c.changes);
+    if (ctl->json)
+        print_json(&c, &text);
+    else
+        print(&c, &text);
+    if (buf_failed(&text) || buf_failed(&c.changes))
+        return titan_fail(err, TITAN_ENOMEM, "compare: out of memory");
+    if (ctl->json)
+        (void)output_line(&text);
+    else
+        (void)fwrite(text.data, 1, text.len, stdout);
+    return TITAN_OK;
 }
 
 const struct command command_compare = {

@@ -173,40 +173,6 @@ static void put_number(struct json_writer *w, bool there, double value)
     json_put_raw(w, NULL, there && isfinite(value) ? text : "null");
 }
 
-static void put_curve(const struct curves *c, int curve, struct json_writer *w)
-{
-    titan_assert(curve >= 0 && curve < CURVES_N);
-    bool any = false, bad = false;
-    for (size_t i = 0; i < c->n; i++) {
-        any = any || c->ranges[i].values[curve].n > 0;
-        bad = bad || c->ranges[i].values[curve].bad > 0;
-    }
-    if (!any && !bad)
-        return;
-    json_begin_object(w, names[curve]);
-    json_begin_array(w, "mean");
-    for (size_t i = 0; i < c->n; i++)
-        put_number(w, true, curves_mean(&c->ranges[i].values[curve]));
-    json_end_array(w);
-    if (c->stride > 1) {
-        json_begin_array(w, "min");
-        for (size_t i = 0; i < c->n; i++)
-            put_number(w, c->ranges[i].values[curve].n > 0, c->ranges[i].values[curve].min);
-        json_end_array(w);
-        json_begin_array(w, "max");
-        for (size_t i = 0; i < c->n; i++)
-            put_number(w, c->ranges[i].values[curve].n > 0, c->ranges[i].values[curve].max);
-        json_end_array(w);
-    }
-    if (bad) {
-        json_begin_array(w, "bad");
-        for (size_t i = 0; i < c->n; i++)
-            json_put_uint(w, NULL, c->ranges[i].values[curve].bad);
-        json_end_array(w);
-    }
-    json_end_object(w);
-}
-
 void curves_put(const struct curves *c, const char *key, int64_t begin_ms, struct json_writer *w)
 {
     titan_assert(c->n == 0 || c->ranges);
@@ -229,7 +195,36 @@ void curves_put(const struct curves *c, const char *key, int64_t begin_ms, struc
             put_number(w, c->ranges[i].waited >= 0, c->ranges[i].slowest);
         json_end_array(w);
     }
-    for (int i = 0; i < CURVES_N; i++)
-        put_curve(c, i, w);
+    for (int curve = 0; curve < CURVES_N; curve++) {
+        bool any = false, bad = false;
+        for (size_t i = 0; i < c->n; i++) {
+            any = any || c->ranges[i].values[curve].n > 0;
+            bad = bad || c->ranges[i].values[curve].bad > 0;
+        }
+        if (!any && !bad)
+            continue;
+        json_begin_object(w, names[curve]);
+        json_begin_array(w, "mean");
+        for (size_t i = 0; i < c->n; i++)
+            put_number(w, true, curves_mean(&c->ranges[i].values[curve]));
+        json_end_array(w);
+        if (c->stride > 1) {
+            json_begin_array(w, "min");
+            for (size_t i = 0; i < c->n; i++)
+                put_number(w, c->ranges[i].values[curve].n > 0, c->ranges[i].values[curve].min);
+            json_end_array(w);
+            json_begin_array(w, "max");
+            for (size_t i = 0; i < c->n; i++)
+                put_number(w, c->ranges[i].values[curve].n > 0, c->ranges[i].values[curve].max);
+            json_end_array(w);
+        }
+        if (bad) {
+            json_begin_array(w, "bad");
+            for (size_t i = 0; i < c->n; i++)
+                json_put_uint(w, NULL, c->ranges[i].values[curve].bad);
+            json_end_array(w);
+        }
+        json_end_object(w);
+    }
     json_end_object(w);
 }

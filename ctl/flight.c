@@ -70,31 +70,6 @@ static int by_epoch(const void *a, const void *b)
     return x->epoch != y->epoch ? (x->epoch < y->epoch) - (x->epoch > y->epoch) : x->rank - y->rank;
 }
 
-static void print_epoch(const struct stall_report *report, const struct stall_slowest *slowest,
-                        const struct stall_dump *first, struct buf *out)
-{
-    char at[16];
-    titan_assert(report->n == 0 || report->stalls);
-    buf_printf(out, "epoch %llu, %s: ", (unsigned long long)report->epoch, output_clock(first->time_ms, at));
-    if (report->circle)
-        buf_puts(out, "each of these waits for another one, the ranks' orders differ\n");
-    else if (report->n == 0)
-        stall_print_none(report, out);
-    if (report->n == 0)
-        stall_print_slowest(slowest, out);
-    for (int i = 0; i < report->n; i++) {
-        const bool below = report->circle || (i > 0 && !report->stalls[i].root);
-        /* If the first wait is the cause, the waits that it causes add little. */
-        if (below && !report->circle && report->stalls[0].root)
-            break;
-        buf_puts(out, i == 0 ? report->circle ? "  " : "" : "\n  ");
-        stall_print(report, &report->stalls[i], out);
-    }
-    if (report->damaged)
-        buf_printf(out, "\n  %d records were damaged and are left out", report->damaged);
-    buf_puts(out, "\n");
-}
-
 static titan_status print(struct ctl *ctl, uint64_t job, const struct gathered *g, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -116,8 +91,28 @@ static titan_status print(struct ctl *ctl, uint64_t job, const struct gathered *
         TRY(stall_find(first, (int)(next - i), &report, err));
         if (ctl->json)
             stall_put(&report, &slowest, first, (int)(next - i), &w);
-        else
-            print_epoch(&report, &slowest, first, &text);
+        else {
+            char at[16];
+            titan_assert(report.n == 0 || report.stalls);
+            buf_printf(&text, "epoch %llu, %s: ", (unsigned long long)report.epoch, output_clock(first->time_ms, at));
+            if (report.circle)
+                buf_puts(&text, "each of these waits for another one, the ranks' orders differ\n");
+            else if (report.n == 0)
+                stall_print_none(&report, &text);
+            if (report.n == 0)
+                stall_print_slowest(&slowest, &text);
+            for (int k = 0; k < report.n; k++) {
+                const bool below = report.circle || (k > 0 && !report.stalls[k].root);
+                /* If the first wait is the cause, the waits that it causes add little. */
+                if (below && !report.circle && report.stalls[0].root)
+                    break;
+                buf_puts(&text, k == 0 ? report.circle ? "  " : "" : "\n  ");
+                stall_print(&report, &report.stalls[k], &text);
+            }
+            if (report.damaged)
+                buf_printf(&text, "\n  %d records were damaged and are left out", report.damaged);
+            buf_puts(&text, "\n");
+        }
         stall_report_free(&report);
     }
     if (ctl->json) {
@@ -140,6 +135,15 @@ static void drop_texts(struct gathered *g)
     for (size_t i = 0; i < g->n_workers; i++)
         buf_free(&g->workers[i].text);
     g->n_workers = g->bytes = 0;
+}
+
+static void gathered_free(struct gathered *g)
+{
+    drop_texts(g);
+    for (size_t i = 0; i < g->n; i++)
+        stall_dump_free(&g->dumps[i]);
+    free(g->workers);
+    free(g->dumps);
 }
 
 /* Repeats an incomplete reply. An empty reply counts as incomplete if an earlier one was incomplete. */
@@ -167,58 +171,45 @@ static titan_status ask(struct ctl *ctl, const Titan__V1__LogsRequest *request, 
     return cut.status;
 }
 
-static titan_status gather_all(struct ctl *ctl, uint64_t job, struct gathered *g, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
+    _cleanup_(gathered_free) struct gathered g = {.n = 0};
+    uint64_t job;
+    TRY(args_job(args, 0, &job, err));
     Titan__V1__LogsRequest request = TITAN__V1__LOGS_REQUEST__INIT;
     request.job_id = job;
     request.rank = -1;
     request.flight = true;
-    TRY(ask(ctl, &request, g, err));
-    if (g->bytes > TEXT_MAX)
+    TRY(ask(ctl, &request, &g, err));
+    if (g.bytes > TEXT_MAX)
         return titan_fail(err, TITAN_ELIMIT, "the dumps of job %llu have more than %zu MiB", (unsigned long long)job,
                           TEXT_MAX >> 20);
 
     /* Lines before a worker's first dump come from a node of an older version: its logs. */
-    for (size_t i = 0; i < g->n_workers; i++) {
-        const char *line = g->workers[i].text.data, *dump = NULL;
-        const char *const end = line + g->workers[i].text.len;
+    for (size_t i = 0; i < g.n_workers; i++) {
+        const char *line = g.workers[i].text.data, *dump = NULL;
+        const char *const end = line + g.workers[i].text.len;
         while (line && line < end) {
             const bool begins = !strncmp(line, DUMP_BEGINS, strlen(DUMP_BEGINS));
             if (begins && dump)
-                TRY(read_dump(g, dump, (size_t)(line - dump), err));
+                TRY(read_dump(&g, dump, (size_t)(line - dump), err));
             dump = begins ? line : dump;
             const char *newline = memchr(line, '\n', (size_t)(end - line));
             line = newline ? newline + 1 : end;
         }
         if (dump)
-            TRY(read_dump(g, dump, (size_t)(end - dump), err));
+            TRY(read_dump(&g, dump, (size_t)(end - dump), err));
     }
-    if (g->n == 0 && g->unread == 0) {
+    if (g.n == 0 && g.unread == 0) {
         const titan_status status =
             titan_fail(err, TITAN_ENOTFOUND, "job %llu has no dumps of flight recorders", (unsigned long long)job);
         titan_error_hint(err, "they are written when a worker hangs or fails, and for this command while it trains");
         return status;
     }
-    if (g->n > 1)
-        qsort(g->dumps, g->n, sizeof *g->dumps, by_epoch);
-    return TITAN_OK;
-}
-
-static titan_status run(void *with, const struct args *args, struct titan_error *err)
-{
-    struct ctl *ctl = with;
-    struct gathered g = {.n = 0};
-    uint64_t job;
-    TRY(args_job(args, 0, &job, err));
-    titan_status status = gather_all(ctl, job, &g, err);
-    if (status == TITAN_OK)
-        status = print(ctl, job, &g, err);
-    drop_texts(&g);
-    for (size_t i = 0; i < g.n; i++)
-        stall_dump_free(&g.dumps[i]);
-    free(g.workers);
-    free(g.dumps);
-    return status;
+    if (g.n > 1)
+        qsort(g.dumps, g.n, sizeof *g.dumps, by_epoch);
+    return print(ctl, job, &g, err);
 }
 
 const struct command command_flight = {

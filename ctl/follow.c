@@ -238,21 +238,6 @@ static void end_metrics(uv_timer_t *timer)
         rpc_stream_cancel(f->metrics);
 }
 
-/* Prints why the job does not train, if no event has the reason. A store that refuses writes sends its events later,
- * and the reason for queueing is no event. Reasons gone by the next look are skipped. */
-static void print_reason(struct follow *f, const Titan__V1__Job *job)
-{
-    char reason[sizeof(f->reason.seen)], line[sizeof(reason) + 24], at[16];
-    (void)snprintf(reason, sizeof(reason), "%s", job->reason);
-    const bool stays = *reason && strcmp(reason, f->reason.seen) == 0;
-    memcpy(f->reason.seen, reason, sizeof(reason));
-    if (!stays || strcmp(reason, f->reason.reported) == 0 || !f->options->progress)
-        return;
-    memcpy(f->reason.reported, reason, sizeof(reason));
-    (void)snprintf(line, sizeof(line), "%s  %s", output_clock(clock_wall_ms(), at), reason);
-    progress_print(&f->progress, line);
-}
-
 static void on_given_up(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     (void)reply;
@@ -268,8 +253,21 @@ static void on_given_up(const ProtobufCMessage *reply, const struct titan_error 
     fail(f, err->status == TITAN_OK ? &why : err);
 }
 
-static void look_for_nodes(struct follow *f, const Titan__V1__Job *job)
+/* Tells why the job does not train, and gives up a job that has waited for nodes too long. */
+static void job_waits(struct follow *f, const Titan__V1__Job *job)
 {
+    /* Prints why the job does not train, if no event has the reason. A store that refuses writes sends its events
+     * later, and the reason for queueing is no event. Reasons gone by the next look are skipped. */
+    char reason[sizeof(f->reason.seen)], line[sizeof(reason) + 24], at[16];
+    (void)snprintf(reason, sizeof(reason), "%s", job->reason);
+    const bool stays = *reason && strcmp(reason, f->reason.seen) == 0;
+    memcpy(f->reason.seen, reason, sizeof(reason));
+    if (stays && strcmp(reason, f->reason.reported) != 0 && f->options->progress) {
+        memcpy(f->reason.reported, reason, sizeof(reason));
+        (void)snprintf(line, sizeof(line), "%s  %s", output_clock(clock_wall_ms(), at), reason);
+        progress_print(&f->progress, line);
+    }
+
     static const char *const reasons[] = {"waiting: no node has", "waiting for nodes"};
     const int64_t now_ms = clock_mono_ms();
     bool lacks = false; /* is the job queued until nodes are added? */
@@ -322,8 +320,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
         progress_show(&f->progress, clock_wall_ms(), false);
     if (!ctl_state_final(job->state)) {
         output_fit(reply);
-        print_reason(f, job);
-        look_for_nodes(f, job);
+        job_waits(f, job);
     }
     if (!f->asking_end)
         return;

@@ -20,23 +20,6 @@ struct printing {
     size_t cap_after;
 };
 
-/* Prints a worker's text safely: no control sequences reach the terminal. Tabs stay. */
-static void print_fit(const char *line, size_t len)
-{
-    for (size_t at = 0, fit; at < len;) {
-        fit = text_unfit(line + at, len - at);
-        titan_assert(at + fit <= len);
-        (void)fwrite(line + at, 1, fit, stdout);
-        at += fit;
-        if (at == len)
-            return;
-        (void)fputc(line[at] == '\t' ? '\t' : '?', stdout);
-        const bool several = (line[at++] & 0x80) != 0;
-        while (several && at < len && (line[at] & 0xc0) == 0x80)
-            at++;
-    }
-}
-
 static bool each(const ProtobufCMessage *message, void *data)
 {
     struct printing *p = data;
@@ -49,10 +32,23 @@ static bool each(const ProtobufCMessage *message, void *data)
         size_t len = newline ? (size_t)(newline - at) : (size_t)(end - at);
         if (p->prefix)
             (void)printf("[%d] ", chunk->rank);
-        if (p->ctl->online)
-            print_fit(at, len);
-        else
+        if (!p->ctl->online)
             (void)fwrite(at, 1, len, stdout);
+        else {
+            /* Prints a worker's text safely: no control sequences reach the terminal. Tabs stay. */
+            for (size_t k = 0, fit; k < len;) {
+                fit = text_unfit(at + k, len - k);
+                titan_assert(k + fit <= len);
+                (void)fwrite(at + k, 1, fit, stdout);
+                k += fit;
+                if (k == len)
+                    break;
+                (void)fputc(at[k] == '\t' ? '\t' : '?', stdout);
+                const bool several = (at[k++] & 0x80) != 0;
+                while (several && k < len && (at[k] & 0xc0) == 0x80)
+                    k++;
+            }
+        }
         (void)fputc('\n', stdout);
         at += len + 1;
     }

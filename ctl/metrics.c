@@ -117,54 +117,6 @@ static bool print_fitting(const struct view *v, const int *widths, const struct 
     return fflush(stdout) == 0;
 }
 
-static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
-{
-    static const int widths[] = {8, 11, 10, 10, 10, 10, 10, 10, 8, 10, 11, 0};
-    const Titan__V1__StepSplit *const t = p->split;
-    _cleanup_(buf_free) struct buf line = BUF_INIT;
-    char memory[UNITS_TEXT];
-    if (v->printed++ == 0) {
-        buf_printf(&line, "%8s %10s %9s %9s %9s %9s %9s %9s %7s %9s %10s", "step", "max loss", "step ms", "data ms",
-                   "compute", "comm.", "checkp.", "straggl.", "slowest", "its busy", "memory");
-        (void)print_fitting(v, widths, &line, true);
-        buf_clear(&line);
-    }
-    buf_printf(&line, "%8llu %10.4f %9.1f", (unsigned long long)p->step, p->loss_max, p->step_ms);
-    if (t)
-        buf_printf(&line, " %9.1f %9.1f %9.1f %9.1f %9.1f %7u %9.1f", t->data_ms, t->compute_ms, t->communication_ms,
-                   t->checkpoint_ms, t->straggler_ms, t->slowest_rank, t->slowest_busy_ms);
-    else
-        buf_printf(&line, " %9s %9s %9s %9s %9s %7s %9s", "-", "-", "-", "-", "-", "-", "-");
-    buf_printf(&line, " %10s", format_bytes(p->memory_bytes, memory));
-    return print_fitting(v, widths, &line, false);
-}
-
-static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
-{
-    static const int widths[] = {8, 10, 11, 10, 8, 9, 28, 0};
-    _cleanup_(buf_free) struct buf line = BUF_INIT, experts = BUF_INIT;
-    char rate[UNITS_TEXT];
-    if (v->printed++ == 0) {
-        buf_printf(&line, "%8s %9s %10s %9s %7s %8s %27s", "step", "step ms", "tokens/s", "TFLOP/s", "mfu %",
-                   "causal %", "tokens of an expert");
-        (void)print_fitting(v, widths, &line, true);
-        buf_clear(&line);
-    }
-    buf_printf(&line, "%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
-               format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
-    if (p->experts) {
-        /* "12 to 80, mean 32", and if any ", 5 dropped, 3 more rounds (room 1.71)" */
-        buf_printf(&experts, "%.0f to %.0f, mean %.4g", p->experts->least, p->experts->most, p->experts->mean);
-        if (p->experts->dropped > 0)
-            buf_printf(&experts, ", %.0f dropped", p->experts->dropped);
-        if (p->experts->further_rounds > 0)
-            buf_printf(&experts, ", %.0f more rounds (room %.2f)", p->experts->further_rounds,
-                       ceil(p->experts->room_needed * 100) / 100);
-        buf_printf(&line, " %27s", experts.data);
-    }
-    return print_fitting(v, widths, &line, false);
-}
-
 static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
 {
     if (v->ctl->json) { /* the fields of the point follow those of the job */
@@ -176,10 +128,50 @@ static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
         json_end_object(&w);
         return !buf_failed(&json) && output_line(&json);
     }
-    if (v->split)
-        return print_split(v, p);
-    if (v->rates)
-        return print_rates(v, p);
+    if (v->split) {
+        static const int widths[] = {8, 11, 10, 10, 10, 10, 10, 10, 8, 10, 11, 0};
+        const Titan__V1__StepSplit *const t = p->split;
+        _cleanup_(buf_free) struct buf line = BUF_INIT;
+        char memory[UNITS_TEXT];
+        if (v->printed++ == 0) {
+            buf_printf(&line, "%8s %10s %9s %9s %9s %9s %9s %9s %7s %9s %10s", "step", "max loss", "step ms", "data ms",
+                       "compute", "comm.", "checkp.", "straggl.", "slowest", "its busy", "memory");
+            (void)print_fitting(v, widths, &line, true);
+            buf_clear(&line);
+        }
+        buf_printf(&line, "%8llu %10.4f %9.1f", (unsigned long long)p->step, p->loss_max, p->step_ms);
+        if (t)
+            buf_printf(&line, " %9.1f %9.1f %9.1f %9.1f %9.1f %7u %9.1f", t->data_ms, t->compute_ms,
+                       t->communication_ms, t->checkpoint_ms, t->straggler_ms, t->slowest_rank, t->slowest_busy_ms);
+        else
+            buf_printf(&line, " %9s %9s %9s %9s %9s %7s %9s", "-", "-", "-", "-", "-", "-", "-");
+        buf_printf(&line, " %10s", format_bytes(p->memory_bytes, memory));
+        return print_fitting(v, widths, &line, false);
+    }
+    if (v->rates) {
+        static const int widths[] = {8, 10, 11, 10, 8, 9, 28, 0};
+        _cleanup_(buf_free) struct buf line = BUF_INIT, experts = BUF_INIT;
+        char rate[UNITS_TEXT];
+        if (v->printed++ == 0) {
+            buf_printf(&line, "%8s %9s %10s %9s %7s %8s %27s", "step", "step ms", "tokens/s", "TFLOP/s", "mfu %",
+                       "causal %", "tokens of an expert");
+            (void)print_fitting(v, widths, &line, true);
+            buf_clear(&line);
+        }
+        buf_printf(&line, "%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
+                   format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
+        if (p->experts) {
+            /* "12 to 80, mean 32", and if any ", 5 dropped, 3 more rounds (room 1.71)" */
+            buf_printf(&experts, "%.0f to %.0f, mean %.4g", p->experts->least, p->experts->most, p->experts->mean);
+            if (p->experts->dropped > 0)
+                buf_printf(&experts, ", %.0f dropped", p->experts->dropped);
+            if (p->experts->further_rounds > 0)
+                buf_printf(&experts, ", %.0f more rounds (room %.2f)", p->experts->further_rounds,
+                           ceil(p->experts->room_needed * 100) / 100);
+            buf_printf(&line, " %27s", experts.data);
+        }
+        return print_fitting(v, widths, &line, false);
+    }
     static const int widths[] = {8, 11, 11, 11, 11, 8, 10, 9, 7, 11, 0};
     _cleanup_(buf_free) struct buf line = BUF_INIT;
     char rate[UNITS_TEXT];

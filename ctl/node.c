@@ -150,39 +150,35 @@ titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, con
 
 /* --- join tokens -------------------------------------------------------------------------------------------------- */
 
-static titan_status run_joins(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    Titan__V1__ListJoinsRequest request = TITAN__V1__LIST_JOINS_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__ListJoinsResponse *reply = NULL;
-    struct table_out t;
-    TRY(ctl_call(ctl, TITAN_METHOD("ListJoins"), &request.base, &titan__v1__list_joins_response__descriptor, &reply,
-                 err));
-    if (ctl->json) {
-        (void)output_json(&reply->base, true);
-        return TITAN_OK;
-    }
-    output_fit(&reply->base);
-    table_begin(&t, (const char *const[]){"ID", "NODE~", "STATE", "?EXPIRES", "CREATED BY~", NULL});
-    for (size_t i = 0; i < reply->n_joins; i++) {
-        const Titan__V1__Join *join = reply->joins[i];
-        const bool expired = join->expires_at_ms <= clock_wall_ms();
-        char at[32];
-        table_cell(&t, "%s", join->id);
-        table_cell(&t, "%s", join->node);
-        table_cell(&t, "%s", expired ? "expired" : join->used_at_ms ? "used" : "good");
-        table_cell(&t, "%s", clock_format(join->expires_at_ms, at));
-        table_cell(&t, "%s", join->created_by);
-    }
-    table_print(&t, args, -1, ctl->color);
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
     const char *action = args->words[0];
-    if (strcmp(action, "joins") == 0)
-        return run_joins(ctl, args, err);
+    if (strcmp(action, "joins") == 0) {
+        Titan__V1__ListJoinsRequest request = TITAN__V1__LIST_JOINS_REQUEST__INIT;
+        _cleanup_message_ Titan__V1__ListJoinsResponse *reply = NULL;
+        struct table_out t;
+        TRY(ctl_call(ctl, TITAN_METHOD("ListJoins"), &request.base, &titan__v1__list_joins_response__descriptor, &reply,
+                     err));
+        if (ctl->json) {
+            (void)output_json(&reply->base, true);
+            return TITAN_OK;
+        }
+        output_fit(&reply->base);
+        table_begin(&t, (const char *const[]){"ID", "NODE~", "STATE", "?EXPIRES", "CREATED BY~", NULL});
+        for (size_t i = 0; i < reply->n_joins; i++) {
+            const Titan__V1__Join *join = reply->joins[i];
+            const bool expired = join->expires_at_ms <= clock_wall_ms();
+            char at[32];
+            table_cell(&t, "%s", join->id);
+            table_cell(&t, "%s", join->node);
+            table_cell(&t, "%s", expired ? "expired" : join->used_at_ms ? "used" : "good");
+            table_cell(&t, "%s", clock_format(join->expires_at_ms, at));
+            table_cell(&t, "%s", join->created_by);
+        }
+        table_print(&t, args, -1, ctl->color);
+        return TITAN_OK;
+    }
     if (args->n < 2)
         return titan_fail(err, TITAN_EINVAL, "node %.32s: the %s is missing", action,
                           strcmp(action, "unjoin") == 0 ? "ID (titanctl node joins)" : "NODE");

@@ -36,35 +36,6 @@ static void cell_or_dash(struct table_out *table, bool known, uint64_t value)
         table_cell(table, "-");
 }
 
-static void put_gpus(const Titan__V1__ListNodesResponse *reply, const struct args *args)
-{
-    struct table_out table;
-    table_begin(&table, (const char *const[]){"NODE", "SLOT>", "?GPU", "STATE", "?MEMORY", "?TEMP>", "ECC>", "XID>",
-                                              "JOB>", "?WORKER>", "REASON~", NULL});
-    for (size_t i = 0; i < reply->n_nodes; i++) {
-        for (size_t k = 0; k < reply->nodes[i]->n_gpus; k++) {
-            const Titan__V1__Gpu *gpu = reply->nodes[i]->gpus[k];
-            char used[UNITS_TEXT], total[UNITS_TEXT];
-            table_cell(&table, "%s", reply->nodes[i]->name);
-            table_cell(&table, "%u", gpu->slot);
-            table_cell(&table, "%s", gpu->name[0] ? gpu->name : "-");
-            table_cell(&table, "%s", gpu->state);
-            if (gpu->memory_total_bytes)
-                table_cell(&table, "%s/%s", format_bytes(gpu->memory_used_bytes, used),
-                           format_bytes(gpu->memory_total_bytes, total));
-            else
-                table_cell(&table, "-");
-            cell_or_dash(&table, gpu->celsius, gpu->celsius);
-            cell_or_dash(&table, gpu->ecc, gpu->ecc_errors);
-            cell_or_dash(&table, gpu->xid, gpu->xid);
-            cell_or_dash(&table, gpu->job_id, gpu->job_id);
-            cell_or_dash(&table, gpu->worker_id, gpu->worker_id);
-            table_cell(&table, "%s", gpu->reason);
-        }
-    }
-    table_print(&table, args, -1, false);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
@@ -77,7 +48,31 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return TITAN_OK;
     }
     if (args_has(args, "gpus")) {
-        put_gpus(reply, args);
+        struct table_out table;
+        table_begin(&table, (const char *const[]){"NODE", "SLOT>", "?GPU", "STATE", "?MEMORY", "?TEMP>", "ECC>", "XID>",
+                                                  "JOB>", "?WORKER>", "REASON~", NULL});
+        for (size_t i = 0; i < reply->n_nodes; i++) {
+            for (size_t k = 0; k < reply->nodes[i]->n_gpus; k++) {
+                const Titan__V1__Gpu *gpu = reply->nodes[i]->gpus[k];
+                char used[UNITS_TEXT], total[UNITS_TEXT];
+                table_cell(&table, "%s", reply->nodes[i]->name);
+                table_cell(&table, "%u", gpu->slot);
+                table_cell(&table, "%s", gpu->name[0] ? gpu->name : "-");
+                table_cell(&table, "%s", gpu->state);
+                if (gpu->memory_total_bytes)
+                    table_cell(&table, "%s/%s", format_bytes(gpu->memory_used_bytes, used),
+                               format_bytes(gpu->memory_total_bytes, total));
+                else
+                    table_cell(&table, "-");
+                cell_or_dash(&table, gpu->celsius, gpu->celsius);
+                cell_or_dash(&table, gpu->ecc, gpu->ecc_errors);
+                cell_or_dash(&table, gpu->xid, gpu->xid);
+                cell_or_dash(&table, gpu->job_id, gpu->job_id);
+                cell_or_dash(&table, gpu->worker_id, gpu->worker_id);
+                table_cell(&table, "%s", gpu->reason);
+            }
+        }
+        table_print(&table, args, -1, false);
         return TITAN_OK;
     }
     struct table_out table;

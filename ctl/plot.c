@@ -26,23 +26,6 @@ struct canvas {
     uint8_t curve;   /* the curve being drawn */
 };
 
-/* Draws a straight line of dots, ends included. */
-static void line(struct canvas *c, double x0, double y0, double x1, double y1)
-{
-    /* Bits of a braille cell by column and row: dots 1-2-3-7 and 4-5-6-8 (Unicode chapter 21.1). */
-    static const uint8_t bits[2][4] = {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}};
-    int steps = (int)fmax(fabs(x1 - x0), fabs(y1 - y0)) + 1;
-    for (int i = 0; i <= steps; i++) {
-        double t = (double)i / steps;
-        int x = (int)lround(x0 + t * (x1 - x0)), y = (int)lround(y0 + t * (y1 - y0));
-        if (x < 0 || x >= c->dots_x || y < 0 || y >= c->dots_y)
-            continue;
-        uint8_t *cell = &c->cells[(y / c->per_y) * c->cells_x + x / c->per_x];
-        *cell |= c->per_x == 2 ? bits[x % 2][y % 4] : 1;
-        c->owners[cell - c->cells] = c->curve;
-    }
-}
-
 struct range {
     double min, max;
 };
@@ -80,7 +63,22 @@ static void curve(struct canvas *c, const struct plot_curve *p, struct range rx,
             continue;
         }
         double x = scale(p->x[i], rx, c->dots_x), y = c->dots_y - 1 - scale(p->y[i], ry, c->dots_y);
-        line(c, have ? last_x : x, have ? last_y : y, x, y);
+        const double x0 = have ? last_x : x, y0 = have ? last_y : y;
+
+        /* Draws a straight line of dots, ends included. Bits of a braille cell by column and row: dots 1-2-3-7 and
+         * 4-5-6-8 (Unicode chapter 21.1). */
+        static const uint8_t bits[2][4] = {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}};
+        int steps = (int)fmax(fabs(x - x0), fabs(y - y0)) + 1;
+        for (int k = 0; k <= steps; k++) {
+            double t = (double)k / steps;
+            int at_x = (int)lround(x0 + t * (x - x0)), at_y = (int)lround(y0 + t * (y - y0));
+            if (at_x < 0 || at_x >= c->dots_x || at_y < 0 || at_y >= c->dots_y)
+                continue;
+            uint8_t *cell = &c->cells[(at_y / c->per_y) * c->cells_x + at_x / c->per_x];
+            *cell |= c->per_x == 2 ? bits[at_x % 2][at_y % 4] : 1;
+            c->owners[cell - c->cells] = c->curve;
+        }
+
         last_x = x;
         last_y = y;
         have = true;

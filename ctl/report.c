@@ -35,10 +35,17 @@ static bool each_event(const ProtobufCMessage *message, void *data)
     return !g->no_memory;
 }
 
-/* Other content than the job, its metrics and events is optional. */
-static titan_status put_page(struct ctl *ctl, uint64_t id, struct gathering *g, struct buf *out,
-                             struct titan_error *err)
+static void gathering_free(struct gathering *g)
 {
+    curves_free(&g->curves);
+    history_free(&g->history);
+}
+
+titan_status report_page_of(struct ctl *ctl, uint64_t id, struct buf *out, struct titan_error *err)
+{
+    _cleanup_(gathering_free) struct gathering g = {.no_memory = false};
+
+    /* Other content than the job, its metrics and events is optional. */
     _cleanup_message_ Titan__V1__GetJobResponse *job = NULL;
     _cleanup_message_ Titan__V1__GetRecipeResponse *recipe = NULL;
     _cleanup_message_ Titan__V1__ListNodesResponse *nodes = NULL;
@@ -53,18 +60,18 @@ static titan_status put_page(struct ctl *ctl, uint64_t id, struct gathering *g, 
     Titan__V1__MetricsRequest metrics = TITAN__V1__METRICS_REQUEST__INIT;
     Titan__V1__WatchEventsRequest events = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
     metrics.job_id = events.job_id = id;
-    if (!curves_init(&g->curves))
+    if (!curves_init(&g.curves))
         return titan_fail(err, TITAN_ENOMEM, "report: out of memory");
     TRY(ctl_stream(ctl,
                    &(struct stream_call){TITAN_METHOD("Metrics"), &metrics.base, &titan__v1__metric_point__descriptor,
-                                         each_point, g},
+                                         each_point, &g},
                    err));
     TRY(ctl_stream(
         ctl,
-        &(struct stream_call){TITAN_METHOD("WatchEvents"), &events.base, &titan__v1__event__descriptor, each_event, g},
+        &(struct stream_call){TITAN_METHOD("WatchEvents"), &events.base, &titan__v1__event__descriptor, each_event, &g},
         err));
-    history_end(&g->history);
-    if (g->no_memory)
+    history_end(&g.history);
+    if (g.no_memory)
         return titan_fail(err, TITAN_ENOMEM, "report: out of memory");
 
     (void)!submit_recipe_of(ctl, id, &recipe, &no_recipe);
@@ -81,20 +88,10 @@ static titan_status put_page(struct ctl *ctl, uint64_t id, struct gathering *g, 
                                      .why_no_recipe = no_recipe.msg,
                                      .resolved = readable ? &resolved : NULL,
                                      .nodes = nodes,
-                                     .curves = &g->curves,
-                                     .history = &g->history,
+                                     .curves = &g.curves,
+                                     .history = &g.history,
                                      .now_ms = clock_wall_ms()};
     return report_page_put(&page, out) ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "report: out of memory");
-}
-
-titan_status report_page_of(struct ctl *ctl, uint64_t job, struct buf *out, struct titan_error *err)
-{
-    struct gathering g = {.no_memory = false};
-    const titan_status status = put_page(ctl, job, &g, out, err);
-    titan_assert(status != TITAN_OK || out->len > 0);
-    curves_free(&g.curves);
-    history_free(&g.history);
-    return status;
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)

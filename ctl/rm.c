@@ -234,34 +234,6 @@ static bool add_old(const Titan__V1__Job *job, void *data)
     return !old->failed;
 }
 
-static titan_status collect_runs(const struct ctl *ctl, int64_t before_ms, bool dry, struct titan_error *err)
-{
-    char folder[PATH_MAX];
-    dev_daemon_folders(folder, sizeof(folder));
-    DIR *dir = opendir(folder);
-    titan_status status = dir ? TITAN_OK : titan_fail_errno(err, "%s", folder);
-    for (const struct dirent *e; status == TITAN_OK && (e = readdir(dir));) {
-        char path[PATH_MAX], lock[PATH_MAX];
-        struct stat st;
-        _cleanup_fd_ int fd = -1;
-        /* A leftover is this user's folder, unchanged since before_ms, and without a titand's lock. */
-        if (strncmp(e->d_name, DEV_DAEMON_FOLDER, strlen(DEV_DAEMON_FOLDER)) != 0 ||
-            snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= (int)sizeof(path) || lstat(path, &st) != 0 ||
-            !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (int64_t)st.st_mtim.tv_sec * 1000 > before_ms ||
-            snprintf(lock, sizeof(lock), "%s/lock", path) >= (int)sizeof(lock) ||
-            (access(lock, F_OK) == 0 && lock_dir(path, &fd, NULL) != TITAN_OK))
-            continue;
-        close_fd(&fd);
-        if (!dry)
-            status = dir_remove(path, err);
-        if (status == TITAN_OK)
-            print_one(ctl, 0, path, dry);
-    }
-    if (dir)
-        (void)closedir(dir);
-    return status;
-}
-
 static titan_status run_gc(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
@@ -274,8 +246,35 @@ static titan_status run_gc(void *with, const struct args *args, struct titan_err
     if (older && age_ms > 0 && strspn(older, "0123456789.") == strlen(older)) /* 30 may be meant as days */
         return titan_fail(err, TITAN_EINVAL, "--older-than %.32s: of what? %.32ss, %.32sm, %.32sh or %.32sd", older,
                           older, older, older, older);
-    if (!jobs_filtered(args))
-        TRY(collect_runs(ctl, now_ms - MAX(age_ms, (int64_t)STARTING_MS), dry, err));
+    if (!jobs_filtered(args)) {
+        /* Removes what ended private runs have left. */
+        const int64_t before_ms = now_ms - MAX(age_ms, (int64_t)STARTING_MS);
+        char folder[PATH_MAX];
+        dev_daemon_folders(folder, sizeof(folder));
+        DIR *dir = opendir(folder);
+        titan_status status = dir ? TITAN_OK : titan_fail_errno(err, "%s", folder);
+        for (const struct dirent *e; status == TITAN_OK && (e = readdir(dir));) {
+            char path[PATH_MAX], lock[PATH_MAX];
+            struct stat st;
+            _cleanup_fd_ int fd = -1;
+            /* A leftover is this user's folder, unchanged since before_ms, and without a titand's lock. */
+            if (strncmp(e->d_name, DEV_DAEMON_FOLDER, strlen(DEV_DAEMON_FOLDER)) != 0 ||
+                snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= (int)sizeof(path) ||
+                lstat(path, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+                (int64_t)st.st_mtim.tv_sec * 1000 > before_ms ||
+                snprintf(lock, sizeof(lock), "%s/lock", path) >= (int)sizeof(lock) ||
+                (access(lock, F_OK) == 0 && lock_dir(path, &fd, NULL) != TITAN_OK))
+                continue;
+            close_fd(&fd);
+            if (!dry)
+                status = dir_remove(path, err);
+            if (status == TITAN_OK)
+                print_one(ctl, 0, path, dry);
+        }
+        if (dir)
+            (void)closedir(dir);
+        TRY(status);
+    }
     if (args_has(args, "runs"))
         return TITAN_OK;
 

@@ -27,26 +27,6 @@ void split_window_add(struct split_window *w, const Titan__V1__MetricPoint *poin
                             .slowest = point->world_size > 1 && s->slowest_rank <= INT_MAX ? (int)s->slowest_rank : -1};
 }
 
-/* Total wait of the others for a rank; *ret gets the steps in which it was the slowest, and its busy time. */
-static double waited_for(const struct split_window *w, int rank, struct split_mean *ret)
-{
-    double waited = 0, busy = 0;
-    ret->slowest_steps = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        const struct step_split *s = &w->splits[i];
-        if (s->slowest != rank)
-            continue;
-        waited += s->stragglers;
-        busy += s->slowest_busy;
-        ret->slowest_steps++;
-    }
-    titan_assert(ret->slowest_steps > 0);
-    ret->split.slowest = rank;
-    ret->split.slowest_busy = busy / ret->slowest_steps;
-    ret->waited = waited / ret->slowest_steps;
-    return waited;
-}
-
 bool split_window_mean(const struct split_window *w, struct split_mean *ret)
 {
     struct split_mean best = {.split = {.slowest = -1}}, sums = best;
@@ -63,7 +43,22 @@ bool split_window_mean(const struct split_window *w, struct split_mean *ret)
         sums.split.stragglers += s->stragglers;
         if (s->slowest < 0 || s->slowest == best.split.slowest)
             continue;
-        const double waited = waited_for(w, s->slowest, &one);
+
+        /* Total wait of the others for the rank, the steps in which it was the slowest, and its busy time. */
+        double waited = 0, busy = 0;
+        one.slowest_steps = 0;
+        for (size_t k = 0; k < w->n; k++) {
+            const struct step_split *its = &w->splits[k];
+            if (its->slowest != s->slowest)
+                continue;
+            waited += its->stragglers;
+            busy += its->slowest_busy;
+            one.slowest_steps++;
+        }
+        titan_assert(one.slowest_steps > 0);
+        one.split.slowest = s->slowest;
+        one.split.slowest_busy = busy / one.slowest_steps;
+        one.waited = waited / one.slowest_steps;
         if (waited > most) {
             most = waited;
             best = one;

@@ -425,23 +425,6 @@ static void print_doing(const struct stall_rank *m, struct buf *out)
         buf_printf(out, ", which is %.0f s older than the others'", m->older_s);
 }
 
-/* Prints what others have begun instead. */
-static void print_others(const struct stall *s, bool sizes, struct buf *out)
-{
-    for (int i = 0; i < MIN(s->n_missing, RANKS_SAID_MAX); i++) {
-        const struct stall_rank *m = &s->missing[i];
-        buf_printf(out, "%s rank %d ", i ? "," : "", m->rank);
-        if (!m->entry) {
-            buf_puts(out, "has not come to it");
-            continue;
-        }
-        buf_puts(out, "in ");
-        print_op(m->entry, out);
-        if (sizes)
-            buf_printf(out, " with %llu bytes", (unsigned long long)m->entry->bytes);
-    }
-}
-
 void stall_print(const struct stall_report *report, const struct stall *s, struct buf *out)
 {
     titan_assert(s->n_waiting > 0);
@@ -492,7 +475,20 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
         if (s->kind == STALL_SIZES)
             buf_printf(out, " with %llu bytes", (unsigned long long)e->bytes);
         buf_puts(out, ",");
-        print_others(s, s->kind == STALL_SIZES, out);
+
+        /* Prints what others have begun instead. */
+        for (int i = 0; i < MIN(s->n_missing, RANKS_SAID_MAX); i++) {
+            const struct stall_rank *m = &s->missing[i];
+            buf_printf(out, "%s rank %d ", i ? "," : "", m->rank);
+            if (!m->entry) {
+                buf_puts(out, "has not come to it");
+                continue;
+            }
+            buf_puts(out, "in ");
+            print_op(m->entry, out);
+            if (s->kind == STALL_SIZES)
+                buf_printf(out, " with %llu bytes", (unsigned long long)m->entry->bytes);
+        }
     } else if (s->kind == STALL_HELD && only_at_fault(s)) {
         buf_puts(out, "; no other rank was in it when its dump was made");
     } else if (s->kind == STALL_BUSY) {

@@ -62,36 +62,6 @@ static int by_collective(const void *a, const void *b)
     return x->rank - y->rank;
 }
 
-static void count_all(struct tally *t)
-{
-    if (t->n > 1)
-        qsort(t->parts, t->n, sizeof(*t->parts), by_collective);
-    for (size_t i = 0, next; i < t->n; i = next) {
-        const struct part *first = &t->parts[i];
-        bool twice = false;
-        next = i + 1;
-        while (next < t->n && t->parts[next].group == first->group && t->parts[next].number == first->number) {
-            twice |= t->parts[next].rank == t->parts[next - 1].rank;
-            next++;
-        }
-        if (twice || next - i != (size_t)first->members)
-            continue;
-
-        /* All members have ended the collective. The member with the shortest stay entered last. */
-        const struct part *last = first;
-        double longer_s = 0;
-        for (int k = 1; k < first->members; k++)
-            if (first[k].took_ns < last->took_ns)
-                last = &first[k];
-        for (int k = 0; k < first->members; k++)
-            longer_s += (double)(first[k].took_ns - last->took_ns) * 1e-9;
-        titan_assert(first->members >= 2 && longer_s >= 0);
-        t->collectives++;
-        t->last[last->rank]++;
-        t->waited_s[last->rank] += longer_s / (first->members - 1);
-    }
-}
-
 static int by_begin(const void *a, const void *b)
 {
     const struct flight_entry *x = *(const struct flight_entry *const *)a, *y = *(const struct flight_entry *const *)b;
@@ -137,7 +107,32 @@ titan_status stall_slowest(const struct stall_dump *dumps, int n, struct stall_s
         free(t);
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     }
-    count_all(t);
+    if (t->n > 1)
+        qsort(t->parts, t->n, sizeof(*t->parts), by_collective);
+    for (size_t i = 0, next; i < t->n; i = next) {
+        const struct part *first = &t->parts[i];
+        bool twice = false;
+        next = i + 1;
+        while (next < t->n && t->parts[next].group == first->group && t->parts[next].number == first->number) {
+            twice |= t->parts[next].rank == t->parts[next - 1].rank;
+            next++;
+        }
+        if (twice || next - i != (size_t)first->members)
+            continue;
+
+        /* All members have ended the collective. The member with the shortest stay entered last. */
+        const struct part *last = first;
+        double longer_s = 0;
+        for (int k = 1; k < first->members; k++)
+            if (first[k].took_ns < last->took_ns)
+                last = &first[k];
+        for (int k = 0; k < first->members; k++)
+            longer_s += (double)(first[k].took_ns - last->took_ns) * 1e-9;
+        titan_assert(first->members >= 2 && longer_s >= 0);
+        t->collectives++;
+        t->last[last->rank]++;
+        t->waited_s[last->rank] += longer_s / (first->members - 1);
+    }
     for (int rank = 0; rank < FLIGHT_RANKS_MAX; rank++) {
         all_s += t->waited_s[rank];
         if (t->waited_s[rank] > t->waited_s[best])

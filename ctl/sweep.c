@@ -9,52 +9,6 @@
 #include "base/hash.h"
 #include "base/vec.h"
 
-/* Length of the first value in a list. */
-static size_t value_bytes(const char *list)
-{
-    int depth = 0;
-    char quote = '\0';
-    size_t i = 0;
-    for (; list[i] && (list[i] != ',' || depth > 0 || quote); i++) {
-        if (quote && list[i] == quote)
-            quote = '\0';
-        else if (!quote && (list[i] == '"' || list[i] == '\''))
-            quote = list[i];
-        else if (!quote)
-            depth += (list[i] == '[' || list[i] == '{') - (list[i] == ']' || list[i] == '}');
-    }
-    return i;
-}
-
-static titan_status add_values(struct sweep_key *key, const char *given, struct titan_error *err)
-{
-    const size_t name = strcspn(given, "=");
-    const char *at = given + name;
-    if (name == 0 || !*at)
-        return titan_fail(err, TITAN_EINVAL, "--sweep '%.64s': KEY=VALUE,VALUE,... is possible", given);
-    do {
-        const size_t n = value_bytes(++at);
-        char *one = NULL;
-        if (n == 0)
-            return titan_fail(err, TITAN_EINVAL, "--sweep '%.64s': a value is empty", given);
-        if (asprintf(&one, "%.*s=%.*s", (int)name, given, (int)n, at) < 0)
-            return titan_fail(err, TITAN_ENOMEM, "out of memory");
-        for (size_t i = 0; i < key->n; i++) {
-            if (strcmp(key->assignments[i], one) != 0)
-                continue;
-            (void)titan_fail(err, TITAN_EINVAL, "--sweep %.*s: %.64s is given twice", (int)name, given, one + name + 1);
-            free(one);
-            return err->status;
-        }
-        if (!VEC_PUSH(key->assignments, key->n, key->cap, one)) {
-            free(one);
-            return titan_fail(err, TITAN_ENOMEM, "out of memory");
-        }
-        at += n;
-    } while (*at);
-    return TITAN_OK;
-}
-
 /* Does an assignment of this option, from number i on, set the key? */
 static bool assigned(const struct args *args, const char *option, int i, const char *given)
 {
@@ -75,7 +29,42 @@ titan_status sweep_parse(const struct args *args, struct sweep *ret, struct tita
         if (assigned(args, "set", 0, given) || assigned(args, "sweep", i + 1, given))
             return titan_fail(err, TITAN_EINVAL, "--sweep: %.*s is given twice", (int)strcspn(given, "="), given);
         ret->n_keys++;
-        TRY(add_values(&ret->keys[i], given, err));
+        struct sweep_key *key = &ret->keys[i];
+        const size_t name = strcspn(given, "=");
+        const char *at = given + name;
+        if (name == 0 || !*at)
+            return titan_fail(err, TITAN_EINVAL, "--sweep '%.64s': KEY=VALUE,VALUE,... is possible", given);
+        do {
+            /* The first value of the list ends at a comma outside of quotes and brackets. */
+            int depth = 0;
+            char quote = '\0', *one = NULL;
+            size_t n = 0;
+            for (at++; at[n] && (at[n] != ',' || depth > 0 || quote); n++) {
+                if (quote && at[n] == quote)
+                    quote = '\0';
+                else if (!quote && (at[n] == '"' || at[n] == '\''))
+                    quote = at[n];
+                else if (!quote)
+                    depth += (at[n] == '[' || at[n] == '{') - (at[n] == ']' || at[n] == '}');
+            }
+            if (n == 0)
+                return titan_fail(err, TITAN_EINVAL, "--sweep '%.64s': a value is empty", given);
+            if (asprintf(&one, "%.*s=%.*s", (int)name, given, (int)n, at) < 0)
+                return titan_fail(err, TITAN_ENOMEM, "out of memory");
+            for (size_t k = 0; k < key->n; k++) {
+                if (strcmp(key->assignments[k], one) != 0)
+                    continue;
+                (void)titan_fail(err, TITAN_EINVAL, "--sweep %.*s: %.64s is given twice", (int)name, given,
+                                 one + name + 1);
+                free(one);
+                return err->status;
+            }
+            if (!VEC_PUSH(key->assignments, key->n, key->cap, one)) {
+                free(one);
+                return titan_fail(err, TITAN_ENOMEM, "out of memory");
+            }
+            at += n;
+        } while (*at);
         ret->jobs = (ret->jobs ? ret->jobs : 1) * ret->keys[i].n;
         if (ret->jobs > SWEEP_JOBS_MAX)
             return titan_fail(err, TITAN_EINVAL, "--sweep: %zu jobs or more; at most %d are possible", ret->jobs,

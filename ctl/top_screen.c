@@ -143,25 +143,6 @@ static void put_jobs(struct frame *f, int rows)
     put_table(f, &t, 3, rows, (int)s->selected);
 }
 
-static void put_nodes(struct frame *f, int rows)
-{
-    const struct top_screen *s = f->screen;
-    struct table_out t;
-    table_begin(&t, (const char *const[]){"NODE~", "STATE", "USED>", "SLOTS>", "DEVICE", "REASON~", NULL});
-    for (size_t i = 0; i < s->n_nodes && (int)i < rows; i++) {
-        const struct top_node *node = &s->nodes[i];
-        table_cell(&t, "%s", node->name);
-        table_cell(&t, "%s", node->state);
-        table_cell(&t, "%u", node->slots_used);
-        table_cell(&t, "%u", node->slots);
-        table_cell(&t, "%s", node->device);
-        table_cell(&t, "%s", node->reason);
-    }
-    put_table(f, &t, -1, rows, -1);
-    if ((size_t)rows < s->n_nodes)
-        put_text(f, "", "... and %zu more nodes", s->n_nodes - (size_t)rows);
-}
-
 static bool has_split(const struct top_job *job)
 {
     return job->split && job->state != TITAN__V1__JOB_STATE__PENDING && !ctl_state_final(job->state);
@@ -204,34 +185,6 @@ static const struct top_worker *slowest_of(const struct top_screen *s)
     return NULL;
 }
 
-static void put_workers(struct frame *f, int rows)
-{
-    const struct top_screen *s = f->screen;
-    const struct split_mean *split = s->jobs[s->selected].split;
-    const struct top_worker *slowest = slowest_of(s);
-    struct table_out t;
-    char ago[48];
-    table_begin(&t, (const char *const[]){"RANK>", "WORKER>", "NODE~", "STATE", "SINCE", "NOTE~", NULL});
-    for (size_t i = 0; i < s->n_workers && (int)i < rows; i++) {
-        const struct top_worker *w = &s->workers[i];
-        if (w->rank >= 0)
-            table_cell(&t, "%d", w->rank);
-        else
-            table_cell(&t, "-");
-        table_cell(&t, "%llu", (unsigned long long)w->id);
-        table_cell(&t, "%s", w->node);
-        table_cell(&t, "%s", w->state);
-        table_cell(&t, "%s", output_ago(w->since_ms, s->now_ms, ago));
-        if (w == slowest && !*w->note)
-            table_cell(&t, "slowest in %u of %u steps", split->slowest_steps, split->steps);
-        else
-            table_cell(&t, "%s", w->note);
-    }
-    put_table(f, &t, -1, rows, -1);
-    if ((size_t)rows < s->n_workers)
-        put_text(f, "", "... and %zu more workers", s->n_workers - (size_t)rows);
-}
-
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static void put_selected(struct frame *f, bool split, int below)
@@ -265,8 +218,31 @@ static void put_selected(struct frame *f, bool split, int below)
     /* Heading, workers and a note on omitted ones; then the newest events. */
     const int room = f->left - below, for_events = MIN(events, MAX(room / 3, 1));
     const int rows = MIN((int)s->n_workers, MAX(room - for_events - 2, 0));
-    if (s->n_workers > 0)
-        put_workers(f, rows);
+    if (s->n_workers > 0) {
+        const struct split_mean *mean = s->jobs[s->selected].split;
+        const struct top_worker *slowest = slowest_of(s);
+        struct table_out t;
+        char ago[48];
+        table_begin(&t, (const char *const[]){"RANK>", "WORKER>", "NODE~", "STATE", "SINCE", "NOTE~", NULL});
+        for (size_t i = 0; i < s->n_workers && (int)i < rows; i++) {
+            const struct top_worker *w = &s->workers[i];
+            if (w->rank >= 0)
+                table_cell(&t, "%d", w->rank);
+            else
+                table_cell(&t, "-");
+            table_cell(&t, "%llu", (unsigned long long)w->id);
+            table_cell(&t, "%s", w->node);
+            table_cell(&t, "%s", w->state);
+            table_cell(&t, "%s", output_ago(w->since_ms, s->now_ms, ago));
+            if (w == slowest && !*w->note)
+                table_cell(&t, "slowest in %u of %u steps", mean->slowest_steps, mean->steps);
+            else
+                table_cell(&t, "%s", w->note);
+        }
+        put_table(f, &t, -1, rows, -1);
+        if ((size_t)rows < s->n_workers)
+            put_text(f, "", "... and %zu more workers", s->n_workers - (size_t)rows);
+    }
     for (int i = TOP_EVENTS - MIN(events, MAX(f->left - below, 0)); i < TOP_EVENTS; i++)
         put_text(f, "", "%s", s->events[i]);
 }
@@ -297,7 +273,21 @@ void top_screen_put(const struct top_screen *s, struct buf *out)
         splits += has_split(&s->jobs[i]);
     if (splits == 1 && has_split(&s->jobs[s->selected]))
         splits = 0;
-    put_nodes(&f, MIN((int)s->n_nodes, MAX((f.left - below - splits) / 4, 1)));
+    const int rows = MIN((int)s->n_nodes, MAX((f.left - below - splits) / 4, 1));
+    struct table_out t;
+    table_begin(&t, (const char *const[]){"NODE~", "STATE", "USED>", "SLOTS>", "DEVICE", "REASON~", NULL});
+    for (size_t i = 0; i < s->n_nodes && (int)i < rows; i++) {
+        const struct top_node *node = &s->nodes[i];
+        table_cell(&t, "%s", node->name);
+        table_cell(&t, "%s", node->state);
+        table_cell(&t, "%u", node->slots_used);
+        table_cell(&t, "%u", node->slots);
+        table_cell(&t, "%s", node->device);
+        table_cell(&t, "%s", node->reason);
+    }
+    put_table(&f, &t, -1, rows, -1);
+    if ((size_t)rows < s->n_nodes)
+        put_text(&f, "", "... and %zu more nodes", s->n_nodes - (size_t)rows);
     if (splits > 0)
         put_splits(&f, jobs, splits);
     if (s->n_jobs > 0)

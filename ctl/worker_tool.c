@@ -13,61 +13,12 @@
 #include "base/folder_owner.h"
 #include "ctl/args.h"
 
-static titan_status checkpoint_of_job(struct ctl *ctl, const char *number, int64_t step, char out[PATH_MAX],
-                                      struct titan_error *err)
-{
-    uint64_t job;
-    TRY(args_job_of(number, &job, err));
-    if (step >= 0) {
-        Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
-        _cleanup_message_ Titan__V1__ListCheckpointsResponse *list = NULL;
-        request.job_id = job;
-        TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base,
-                     &titan__v1__list_checkpoints_response__descriptor, &list, err));
-        for (size_t i = 0; i < list->n_checkpoints; i++)
-            if (list->checkpoints[i]->step == (uint64_t)step) {
-                (void)snprintf(out, PATH_MAX, "%s", list->checkpoints[i]->path);
-                return TITAN_OK;
-            }
-        titan_status status = titan_fail(err, TITAN_ENOTFOUND, "job %llu has no checkpoint of step %lld",
-                                         (unsigned long long)job, (long long)step);
-        titan_error_hint(err, "titanctl checkpoints %llu lists them", (unsigned long long)job);
-        return status;
-    }
-    _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
-    TRY(ctl_job(ctl, job, &reply, err));
-    if (!*reply->job->checkpoint) {
-        const char *how = reply->job->state == TITAN__V1__JOB_STATE__CANCELLED
-                              ? "was cancelled before its first checkpoint"
-                          : reply->job->state == TITAN__V1__JOB_STATE__FAILED    ? "failed before its first checkpoint"
-                          : reply->job->state == TITAN__V1__JOB_STATE__COMPLETED ? "wrote no checkpoint"
-                                                                                 : "has no checkpoint yet";
-        return titan_fail(err, TITAN_ENOTFOUND, "job %llu %s", (unsigned long long)reply->job->id, how);
-    }
-    (void)snprintf(out, PATH_MAX, "%s", reply->job->checkpoint);
-    return TITAN_OK;
-}
-
 static titan_status no_checkpoint_at(const char *path, struct titan_error *err)
 {
     const titan_status status = titan_fail_errno(err, "checkpoint %s", path);
     if (err)
         err->sys_errno = 0; /* the checkpoint is missing, not a file */
     return status;
-}
-
-/* A job's folder has its checkpoints in checkpoint/. */
-static titan_status checkpoint_at(const char *path, int64_t step, char out[PATH_MAX], struct titan_error *err)
-{
-    char inside[PATH_MAX], name[40] = "";
-    if (step >= 0)
-        (void)snprintf(name, sizeof(name), "/" CHECKPOINT_NAME, (uint64_t)step);
-    if (access(path, R_OK) != 0)
-        return no_checkpoint_at(path, err);
-    if ((size_t)snprintf(inside, sizeof(inside), "%s/checkpoint", path) >= sizeof(inside) - sizeof(name))
-        return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
-    (void)snprintf(out, PATH_MAX, "%s%s", access(inside, R_OK) == 0 ? inside : path, name);
-    return access(out, R_OK) == 0 ? TITAN_OK : no_checkpoint_at(out, err);
 }
 
 titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX], struct titan_error *err)
@@ -88,7 +39,50 @@ titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char o
     const bool job = strspn(name, "0123456789") == strlen(name);
     if (given >= 0 && (!job || step >= 0))
         return titan_fail(err, TITAN_EINVAL, "--step goes with the number of a job, not with a path");
-    return job ? checkpoint_of_job(ctl, name, MAX(step, given), out, err) : checkpoint_at(name, step, out, err);
+    step = MAX(step, given);
+    if (job) {
+        uint64_t id;
+        TRY(args_job_of(name, &id, err));
+        if (step >= 0) {
+            Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
+            _cleanup_message_ Titan__V1__ListCheckpointsResponse *list = NULL;
+            request.job_id = id;
+            TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base,
+                         &titan__v1__list_checkpoints_response__descriptor, &list, err));
+            for (size_t i = 0; i < list->n_checkpoints; i++)
+                if (list->checkpoints[i]->step == (uint64_t)step) {
+                    (void)snprintf(out, PATH_MAX, "%s", list->checkpoints[i]->path);
+                    return TITAN_OK;
+                }
+            titan_status status = titan_fail(err, TITAN_ENOTFOUND, "job %llu has no checkpoint of step %lld",
+                                             (unsigned long long)id, (long long)step);
+            titan_error_hint(err, "titanctl checkpoints %llu lists them", (unsigned long long)id);
+            return status;
+        }
+        _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
+        TRY(ctl_job(ctl, id, &reply, err));
+        if (!*reply->job->checkpoint) {
+            const char *how = reply->job->state == TITAN__V1__JOB_STATE__CANCELLED
+                                  ? "was cancelled before its first checkpoint"
+                              : reply->job->state == TITAN__V1__JOB_STATE__FAILED ? "failed before its first checkpoint"
+                              : reply->job->state == TITAN__V1__JOB_STATE__COMPLETED ? "wrote no checkpoint"
+                                                                                     : "has no checkpoint yet";
+            return titan_fail(err, TITAN_ENOTFOUND, "job %llu %s", (unsigned long long)reply->job->id, how);
+        }
+        (void)snprintf(out, PATH_MAX, "%s", reply->job->checkpoint);
+        return TITAN_OK;
+    }
+
+    /* A job's folder has its checkpoints in checkpoint/. */
+    char inside[PATH_MAX], behind[40] = "";
+    if (step >= 0)
+        (void)snprintf(behind, sizeof(behind), "/" CHECKPOINT_NAME, (uint64_t)step);
+    if (access(name, R_OK) != 0)
+        return no_checkpoint_at(name, err);
+    if ((size_t)snprintf(inside, sizeof(inside), "%s/checkpoint", name) >= sizeof(inside) - sizeof(behind))
+        return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
+    (void)snprintf(out, PATH_MAX, "%s%s", access(inside, R_OK) == 0 ? inside : name, behind);
+    return access(out, R_OK) == 0 ? TITAN_OK : no_checkpoint_at(out, err);
 }
 
 titan_status worker_become(char *const *argv, struct titan_error *err)
