@@ -34,31 +34,12 @@ struct import {
     int n_files, cap_files;
 };
 
-/* Sets the recipe's tokenizer to the weights folder: its tokenizer made the ids that the weights are for. If the folder
- * has none, a command that needs it asks for it. If the folder is an export of a model of bytes, the tokenizer stays
- * "bytes". */
-static titan_status name_tokenizer(struct import *im, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf bytes = BUF_INIT, theirs = BUF_INIT;
-    char folder[PATH_MAX], file[PATH_MAX + 16];
-    char *const name = im->recipe.model.tokenizer;
-    if (!realpath(im->path, folder))
-        return titan_fail_errno(err, "cannot open folder '%s'", im->path);
-    (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-    hf_export_byte_tokenizer(&bytes);
-    const size_t most = bytes.len;
-    if (most > 0 && file_read(file, most, &theirs, NULL) == TITAN_OK && theirs.len == most &&
-        memcmp(bytes.data, theirs.data, most) == 0)
-        return TITAN_OK; /* recipe_init has set "bytes" */
-    if ((size_t)snprintf(name, sizeof im->recipe.model.tokenizer, "%s", folder) >= sizeof im->recipe.model.tokenizer)
-        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", folder);
-    return TITAN_OK;
-}
-
 static titan_status make_recipe(struct import *im, struct titan_error *err)
 {
     const struct hf_config *c = hf_weights_config(im->weights);
-    char key[64];
+    _cleanup_(buf_free) struct buf bytes = BUF_INIT, theirs = BUF_INIT;
+    char key[64], folder[PATH_MAX], file[PATH_MAX + 16];
+    char *const name = im->recipe.model.tokenizer;
     if (!c->there)
         return titan_fail(err, TITAN_ENOTFOUND, "'" HF_CONFIG_NAME "' is missing: it says which model the weights are");
     recipe_init(&im->recipe);
@@ -68,7 +49,18 @@ static titan_status make_recipe(struct import *im, struct titan_error *err)
     (void)snprintf(key, sizeof key, "training.seq_len=%lld", (long long)MAX(c->positions, 1));
     TRY(recipe_set(&im->recipe, key, err));
     recipe_give_dims(&im->recipe, &c->dims);
-    TRY(name_tokenizer(im, err));
+
+    /* The recipe's tokenizer is the weights folder: its tokenizer made the ids that the weights are for. If the folder
+     * has none, a command that needs it asks for it. An export of a model of bytes keeps "bytes" of recipe_init(). */
+    if (!realpath(im->path, folder))
+        return titan_fail_errno(err, "cannot open folder '%s'", im->path);
+    (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    hf_export_byte_tokenizer(&bytes);
+    const bool of_bytes = bytes.len > 0 && file_read(file, bytes.len, &theirs, NULL) == TITAN_OK &&
+                          theirs.len == bytes.len && memcmp(bytes.data, theirs.data, bytes.len) == 0;
+    if (!of_bytes &&
+        (size_t)snprintf(name, sizeof im->recipe.model.tokenizer, "%s", folder) >= sizeof im->recipe.model.tokenizer)
+        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", folder);
     recipe_print(&im->recipe, &im->text);
     if (buf_failed(&im->text))
         return titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");

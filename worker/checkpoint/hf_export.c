@@ -328,24 +328,6 @@ static titan_status put_place(void *arg, int tensor, int part, const char *name,
     return TITAN_OK;
 }
 
-static titan_status write_index(const struct export *e, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct index_writer w = {.json = {.out = &text, .pretty = true}, .e = e};
-    json_begin_object(&w.json, NULL);
-    json_begin_object(&w.json, "metadata");
-    json_put_uint(&w.json, "total_size", e->bytes);
-    json_end_object(&w.json);
-    json_begin_object(&w.json, "weight_map");
-    for (int f = 0; f < e->nfiles; f++) {
-        file_name(e, f, w.file);
-        TRY(for_each_tensor(e, f, put_place, &w, err));
-    }
-    json_end_object(&w.json);
-    json_end_object(&w.json);
-    return write_text(e, INDEX_NAME, &text, err);
-}
-
 static bool of_bytes(const struct export *e)
 {
     return strcmp(e->trained->recipe.model.tokenizer, "bytes") == 0;
@@ -362,32 +344,6 @@ static void put_special_tokens(struct json_writer *w, const struct export *e)
         json_put_raw(w, "bos_token_id", "null");
         json_put_raw(w, "eos_token_id", "null");
     }
-}
-
-static titan_status write_config(const struct export *e, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct json_writer w = {.out = &text, .pretty = true};
-    json_begin_object(&w, NULL);
-    hf_config_put(&w, e->family, &e->trained->model->dims, e->trained->recipe.training.seq_len);
-    put_special_tokens(&w, e);
-    json_put_string(&w, "torch_dtype",
-                    strcmp(e->dtype, "BF16") == 0  ? "bfloat16"
-                    : strcmp(e->dtype, "F16") == 0 ? "float16"
-                                                   : "float32");
-    json_end_object(&w);
-    return write_text(e, HF_CONFIG_NAME, &text, err);
-}
-
-static titan_status write_generation_config(const struct export *e, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct json_writer w = {.out = &text, .pretty = true};
-    json_begin_object(&w, NULL);
-    json_put_bool(&w, "_from_model_config", true);
-    put_special_tokens(&w, e);
-    json_end_object(&w);
-    return write_text(e, "generation_config.json", &text, err);
 }
 
 static void put_byte_level(struct json_writer *w, const char *key)
@@ -439,18 +395,55 @@ void hf_export_byte_tokenizer(struct buf *out)
     json_end_object(&w);
 }
 
-static titan_status write_byte_tokenizer(const struct export *e, struct titan_error *err)
+static titan_status write_descriptions(const struct export *e, struct titan_error *err)
 {
-    _cleanup_(buf_free) struct buf text = BUF_INIT, config = BUF_INIT;
-    struct json_writer c = {.out = &config, .pretty = true};
-    hf_export_byte_tokenizer(&text);
-    TRY(write_text(e, "tokenizer.json", &text, err));
-    json_begin_object(&c, NULL);
-    json_put_string(&c, "tokenizer_class", "PreTrainedTokenizerFast");
-    json_put_bool(&c, "clean_up_tokenization_spaces", false);
-    json_put_int(&c, "model_max_length", e->trained->recipe.training.seq_len);
-    json_end_object(&c);
-    return write_text(e, "tokenizer_config.json", &config, err);
+    _cleanup_(buf_free) struct buf index = BUF_INIT, generation = BUF_INIT, tokenizer = BUF_INIT,
+                                   of_tokenizer = BUF_INIT, config = BUF_INIT;
+    struct index_writer i = {.json = {.out = &index, .pretty = true}, .e = e};
+    if (e->nfiles > 1) {
+        json_begin_object(&i.json, NULL);
+        json_begin_object(&i.json, "metadata");
+        json_put_uint(&i.json, "total_size", e->bytes);
+        json_end_object(&i.json);
+        json_begin_object(&i.json, "weight_map");
+        for (int f = 0; f < e->nfiles; f++) {
+            file_name(e, f, i.file);
+            TRY(for_each_tensor(e, f, put_place, &i, err));
+        }
+        json_end_object(&i.json);
+        json_end_object(&i.json);
+        TRY(write_text(e, INDEX_NAME, &index, err));
+    }
+
+    struct json_writer w = {.out = &generation, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_bool(&w, "_from_model_config", true);
+    put_special_tokens(&w, e);
+    json_end_object(&w);
+    TRY(write_text(e, "generation_config.json", &generation, err));
+
+    if (of_bytes(e)) {
+        hf_export_byte_tokenizer(&tokenizer);
+        TRY(write_text(e, "tokenizer.json", &tokenizer, err));
+        w = (struct json_writer){.out = &of_tokenizer, .pretty = true};
+        json_begin_object(&w, NULL);
+        json_put_string(&w, "tokenizer_class", "PreTrainedTokenizerFast");
+        json_put_bool(&w, "clean_up_tokenization_spaces", false);
+        json_put_int(&w, "model_max_length", e->trained->recipe.training.seq_len);
+        json_end_object(&w);
+        TRY(write_text(e, "tokenizer_config.json", &of_tokenizer, err));
+    }
+
+    w = (struct json_writer){.out = &config, .pretty = true};
+    json_begin_object(&w, NULL);
+    hf_config_put(&w, e->family, &e->trained->model->dims, e->trained->recipe.training.seq_len);
+    put_special_tokens(&w, e);
+    json_put_string(&w, "torch_dtype",
+                    strcmp(e->dtype, "BF16") == 0  ? "bfloat16"
+                    : strcmp(e->dtype, "F16") == 0 ? "float16"
+                                                   : "float32");
+    json_end_object(&w);
+    return write_text(e, HF_CONFIG_NAME, &config, err);
 }
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
@@ -462,12 +455,7 @@ static titan_status write_all(struct export *e, struct titan_error *err)
     TRY(remove_earlier(e, err));
     for (int f = 0; f < e->nfiles; f++)
         TRY(write_file(e, f, err));
-    if (e->nfiles > 1)
-        TRY(write_index(e, err));
-    TRY(write_generation_config(e, err));
-    if (of_bytes(e))
-        TRY(write_byte_tokenizer(e, err));
-    return write_config(e, err);
+    return write_descriptions(e, err);
 }
 
 titan_status hf_export(const char *checkpoint, int at, const char *out_dir, const char *dtype, struct buf *ret_note,

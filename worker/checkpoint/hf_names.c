@@ -52,62 +52,6 @@ static bool is_gate_up(enum tensor_role role)
     return role == ROLE_W1 || role == ROLE_W3;
 }
 
-/* Makes the name of a matrix of an expert, of the shared experts, or of a router. */
-static void expert_name(const struct hf_family *f, const struct model_tensor *t, int part, char *out, size_t size)
-{
-    static const char *const usual[] = {"gate_proj", "up_proj", "down_proj"};
-    const char *in = f->experts_in ? f->experts_in : "mlp";
-    const int which = t->role == ROLE_W1 ? 0 : t->role == ROLE_W3 ? 1 : 2;
-
-    if (t->role == ROLE_GATE)
-        (void)snprintf(out, size, "%s.gate.weight", in);
-    else if (t->experts == 0)
-        (void)snprintf(out, size, "%s.shared_experts.%s.weight", in, usual[which]);
-    else
-        (void)snprintf(out, size, "%s.experts.%d.%s.weight", in, part,
-                       f->expert[which] ? f->expert[which] : usual[which]);
-}
-
-/* Makes the same name for families that keep all experts in one tensor. */
-static void stacked_name(const struct model_tensor *t, char *out, size_t size)
-{
-    const bool bias = model_is_expert_bias(t) || t->role == ROLE_GATE_BIAS;
-
-    if (t->experts == 0)
-        (void)snprintf(out, size, "mlp.router.%s", bias ? "bias" : "weight");
-    else
-        (void)snprintf(out, size, "mlp.experts.%s_proj%s",
-                       t->role == ROLE_W2 || t->role == ROLE_W2_BIAS ? "down" : "gate_up", bias ? "_bias" : "");
-}
-
-/* Describes an expert's transposed matrix, or its bias. Rows of gate and up alternate. */
-static void find_stacked(const struct model_tensor *t, struct hf_tensor *ret)
-{
-    const bool down = t->role == ROLE_W2 || t->role == ROLE_W2_BIAS;
-
-    ret->stacked = true;
-    if (model_is_expert_bias(t)) {
-        ret->rows = t->shape[1];
-        ret->cols = 1;
-    }
-    ret->step = down ? 1 : 2;
-    ret->from = t->role == ROLE_W3 || t->role == ROLE_W3_BIAS;
-    ret->whole = ret->rows * ret->step;
-}
-
-static void find_shape(const struct model_tensor *t, struct hf_tensor *ret)
-{
-    const bool vector = t->ndim == 1 || model_is_expert_bias(t);
-
-    if (ret->stacked)
-        ret->shape[ret->ndim++] = ret->parts;
-    if (ret->stacked && !vector)
-        ret->shape[ret->ndim++] = ret->cols;
-    ret->shape[ret->ndim++] = ret->whole;
-    if (!ret->stacked && !vector)
-        ret->shape[ret->ndim++] = ret->cols;
-}
-
 /* Describes our tensors that are parts of one of theirs: they lie one below the other, in our order. */
 static void find_fused(const struct model *m, int tensor, struct hf_tensor *ret)
 {
@@ -128,7 +72,7 @@ void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool 
 {
     const struct model_tensor *t = &m->tensors[tensor];
     const struct model_dims *d = &m->dims;
-    const bool latent = d->kv_lora_rank > 0;
+    const bool latent = d->kv_lora_rank > 0, expert_bias = model_is_expert_bias(t);
 
     titan_assert(tensor >= 0 && tensor < m->n_tensors);
     *ret = (struct hf_tensor){.parts = MAX(t->experts, 1), .cols = t->ndim > 1 ? t->shape[1] : 1, .step = 1};
@@ -137,9 +81,28 @@ void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool 
     ret->whole = ret->rows;
     if (f->fused)
         find_fused(m, tensor, ret);
-    if (f->experts == HF_GPT_OSS && t->experts > 0)
-        find_stacked(t, ret);
-    find_shape(t, ret);
+    if (f->experts == HF_GPT_OSS && t->experts > 0) {
+        /* An expert's transposed matrix, or its bias. Rows of gate and up alternate. */
+        const bool down = t->role == ROLE_W2 || t->role == ROLE_W2_BIAS;
+        ret->stacked = true;
+        if (expert_bias) {
+            ret->rows = t->shape[1];
+            ret->cols = 1;
+        }
+        ret->step = down ? 1 : 2;
+        ret->from = t->role == ROLE_W3 || t->role == ROLE_W3_BIAS;
+        ret->whole = ret->rows * ret->step;
+    }
+
+    const bool vector = t->ndim == 1 || expert_bias;
+    if (ret->stacked)
+        ret->shape[ret->ndim++] = ret->parts;
+    if (ret->stacked && !vector)
+        ret->shape[ret->ndim++] = ret->cols;
+    ret->shape[ret->ndim++] = ret->whole;
+    if (!ret->stacked && !vector)
+        ret->shape[ret->ndim++] = ret->cols;
+
     ret->moved = latent ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : m->head_dim;
     switch (t->role) {
     case ROLE_WQ:
@@ -167,30 +130,45 @@ void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool 
 
 void hf_name(const struct hf_family *f, const struct model *m, int tensor, int part, char out[HF_NAME_MAX])
 {
+    static const char *const usual[] = {"gate_proj", "up_proj", "down_proj"};
     const struct model_tensor *t = &m->tensors[tensor];
-    const bool shared = strstr(t->name, ".shared_experts.") != NULL;
-    const int layer = m->units[t->unit].layer;
+    const char *const in = f->experts_in ? f->experts_in : "mlp";
+    const bool shared = strstr(t->name, ".shared_experts.") != NULL, router = t->role == ROLE_GATE;
+    const int layer = m->units[t->unit].layer, which = t->role == ROLE_W1 ? 0 : t->role == ROLE_W3 ? 1 : 2;
     size_t used = 0;
 
     titan_assert(part >= 0 && part < MAX(t->experts, 1));
     if (layer >= 0)
         used = (size_t)snprintf(out, HF_NAME_MAX, "model.layers.%d.", layer);
-    if (f->experts == HF_GPT_OSS && (t->role == ROLE_GATE || t->role == ROLE_GATE_BIAS || t->experts > 0))
-        stacked_name(t, out + used, HF_NAME_MAX - used);
-    else if (t->role == ROLE_GATE || t->experts > 0 || shared)
-        expert_name(f, t, part, out + used, HF_NAME_MAX - used);
+    char *const to = out + used;
+    const size_t size = HF_NAME_MAX - used;
+
+    if (f->experts == HF_GPT_OSS && (router || t->role == ROLE_GATE_BIAS || t->experts > 0)) { /* one tensor for all */
+        const bool bias = model_is_expert_bias(t) || t->role == ROLE_GATE_BIAS;
+        if (t->experts == 0)
+            (void)snprintf(to, size, "mlp.router.%s", bias ? "bias" : "weight");
+        else
+            (void)snprintf(to, size, "mlp.experts.%s_proj%s",
+                           t->role == ROLE_W2 || t->role == ROLE_W2_BIAS ? "down" : "gate_up", bias ? "_bias" : "");
+    } else if (router)
+        (void)snprintf(to, size, "%s.gate.weight", in);
+    else if (t->experts > 0)
+        (void)snprintf(to, size, "%s.experts.%d.%s.weight", in, part,
+                       f->expert[which] ? f->expert[which] : usual[which]);
+    else if (shared)
+        (void)snprintf(to, size, "%s.shared_experts.%s.weight", in, usual[which]);
     else if (f->fused && is_query_key_value(t->role))
-        (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.qkv_proj.weight");
+        (void)snprintf(to, size, "self_attn.qkv_proj.weight");
     else if (f->fused && is_gate_up(t->role))
-        (void)snprintf(out + used, HF_NAME_MAX - used, "mlp.gate_up_proj.weight");
+        (void)snprintf(to, size, "mlp.gate_up_proj.weight");
     else if (m->dims.output_norms && t->role == ROLE_FFN_NORM) /* another tensor has the usual name */
-        (void)snprintf(out + used, HF_NAME_MAX - used, "pre_feedforward_layernorm.weight");
+        (void)snprintf(to, size, "pre_feedforward_layernorm.weight");
     else if (layer >= 0 && t->role == ROLE_NORM)
-        (void)snprintf(out + used, HF_NAME_MAX - used, "shared_head.norm.weight");
+        (void)snprintf(to, size, "shared_head.norm.weight");
     else if (f->latent && t->role == ROLE_Q_NORM)
-        (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.q_a_layernorm.weight");
+        (void)snprintf(to, size, "self_attn.q_a_layernorm.weight");
     else
-        (void)snprintf(out + used, HF_NAME_MAX - used, "%s", patterns[t->role]);
+        (void)snprintf(to, size, "%s", patterns[t->role]);
 }
 
 void hf_shared_name(const struct model *m, enum tensor_role role, int module, char out[HF_NAME_MAX])

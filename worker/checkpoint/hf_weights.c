@@ -81,11 +81,27 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The shards that the index names, each once, in the order of their names. */
-static titan_status open_shards(struct hf_weights *w, int at, const struct json *map, struct titan_error *err)
+static void free_json(struct json **root)
 {
+    json_free(*root);
+}
+
+static titan_status open_index(struct hf_weights *w, int at, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    _cleanup_(free_json) struct json *root = NULL;
     _cleanup_free_ const char **names = NULL;
     size_t n = 0, cap = 0;
+    TRY(file_read_at(at, INDEX_NAME, file_refuses_links() ? O_NOFOLLOW : 0, INDEX_BYTES_MAX, &text, err));
+    if (json_parse(text.data ? text.data : "", text.len, &root, err) != TITAN_OK) {
+        (void)titan_error_wrap(err, "'" INDEX_NAME "'");
+        return err ? (err->status = TITAN_ECORRUPT) : TITAN_ECORRUPT;
+    }
+    const struct json *map = json_get(root, "weight_map");
+    if (!map || map->type != JSON_OBJECT)
+        return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "' has no weight_map");
+
+    /* The shards that the index names, each once, in the order of their names. */
     for (const struct json *m = map->first; m; m = m->next) {
         if (m->type != JSON_STRING || !m->string[0] || m->string[0] == '.' || strchr(m->string, '/'))
             return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "': tensor '%.100s' is in no file with a plain name",
@@ -99,27 +115,7 @@ static titan_status open_shards(struct hf_weights *w, int at, const struct json 
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(names[i - 1], names[i]) != 0)
             TRY(open_shard(w, at, names[i], err));
-    return TITAN_OK;
-}
 
-static void free_json(struct json **root)
-{
-    json_free(*root);
-}
-
-static titan_status open_index(struct hf_weights *w, int at, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    _cleanup_(free_json) struct json *root = NULL;
-    TRY(file_read_at(at, INDEX_NAME, file_refuses_links() ? O_NOFOLLOW : 0, INDEX_BYTES_MAX, &text, err));
-    if (json_parse(text.data ? text.data : "", text.len, &root, err) != TITAN_OK) {
-        (void)titan_error_wrap(err, "'" INDEX_NAME "'");
-        return err ? (err->status = TITAN_ECORRUPT) : TITAN_ECORRUPT;
-    }
-    const struct json *map = json_get(root, "weight_map");
-    if (!map || map->type != JSON_OBJECT)
-        return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "' has no weight_map");
-    TRY(open_shards(w, at, map, err));
     for (const struct json *m = map->first; m; m = m->next, w->n_indexed++) {
         const struct shard wanted = {.name = m->string};
         const struct shard *s = bsearch(&wanted, w->shards, w->n, sizeof *w->shards, compare_shards);
@@ -313,45 +309,6 @@ static titan_status check_mx(struct checking *c, const char *name, const struct 
     return TITAN_OK;
 }
 
-static titan_status check_parameters(struct checking *c, struct titan_error *err)
-{
-    char name[HF_NAME_MAX];
-    for (int i = 0; i < c->m->n_tensors; i++) {
-        struct hf_tensor t;
-        hf_find(c->family, c->m, i, false, &t);
-        for (int part = 0; part < (t.stacked ? 1 : t.parts) && !takes_embedding(c->w, c->m, i); part++) {
-            hf_name(c->family, c->m, i, part, name);
-            TRY(t.ndim == 3 && mx_blocks(c->w, name) ? check_mx(c, name, &t, err)
-                                                     : check_one(c, name, t.ndim, t.shape, false, err));
-        }
-    }
-    return TITAN_OK;
-}
-
-/* Biases that a model does not have must not be there either, unless they do nothing. */
-static titan_status check_biases(struct checking *c, struct titan_error *err)
-{
-    const struct model_dims *d = &c->m->dims;
-    char name[HF_NAME_MAX];
-    for (int l = (int)d->n_dense_layers; d->n_experts > 0 && l < model_all_layers(c->m); l++) {
-        hf_bias_name(c->family, l, name);
-        TRY(check_one(c, name, 1, &d->n_experts, true, err));
-        const struct entry *e = find(c->w, name);
-        _cleanup_free_ float *biases = e ? calloc((size_t)d->n_experts, sizeof *biases) : NULL;
-        if (!e || layout_biases(c->m) > 0)
-            continue;
-        if (!biases)
-            return titan_fail(err, TITAN_ENOMEM, "no memory for biases");
-        TRY(safetensors_read_floats(e->st, e->tensor, 0, biases, (size_t)d->n_experts, err));
-        for (int64_t i = 0; i < d->n_experts; i++)
-            if (biases[i] != 0)
-                return titan_fail(err, TITAN_ECONFLICT,
-                                  "tensor '%s' has biases of experts, the model has none: set model.expert_bias = true",
-                                  name);
-    }
-    return TITAN_OK;
-}
-
 /* A number of a layer behind those that the model takes. */
 static bool of_further_layer(const struct hf_weights *w, const struct model *m, const char *name)
 {
@@ -422,34 +379,14 @@ static titan_status check_shared(struct checking *c, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status check_tied_head(const struct checking *c, struct titan_error *err)
-{
-    const struct entry *head = find(c->w, "lm_head.weight"), *embedding = find(c->w, "model.embed_tokens.weight");
-    bool same;
-    if (!head || !embedding || !c->m->dims.tied_embeddings)
-        return TITAN_OK;
-    TRY(compare_tables(c, embedding, head, &same, err));
-    if (same)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_ECONFLICT, "tensor 'lm_head.weight' is not the embedding's matrix, which the head is");
-    titan_error_hint(err, "set model.tied_embeddings = false: these weights have a head of their own");
-    return TITAN_ECONFLICT;
-}
-
-static bool is_left_out(const struct checking *c, const char *name)
-{
-    const char *end = strstr(name, ".rotary_emb.inv_freq");
-    return (end && !end[sizeof ".rotary_emb.inv_freq" - 1]) || of_further_layer(c->w, c->m, name) ||
-           (strcmp(name, "lm_head.weight") == 0 && c->m->dims.tied_embeddings && c->w->config.dims.tied_embeddings);
-}
-
 static titan_status check_others(const struct checking *c, struct titan_error *err)
 {
     const char *first = NULL;
     size_t n = 0;
     for (size_t i = 0; i < c->w->n_entries; i++) {
-        const char *name = c->w->entries[i].tensor->name;
-        if (c->used[i] || is_left_out(c, name))
+        const char *name = c->w->entries[i].tensor->name, *end = strstr(name, ".rotary_emb.inv_freq");
+        if (c->used[i] || (end && !end[sizeof ".rotary_emb.inv_freq" - 1]) || of_further_layer(c->w, c->m, name) ||
+            (strcmp(name, "lm_head.weight") == 0 && c->m->dims.tied_embeddings && c->w->config.dims.tied_embeddings))
             continue;
         first = first ? first : name;
         n++;
@@ -465,18 +402,55 @@ static titan_status check_others(const struct checking *c, struct titan_error *e
 
 static titan_status check_all(struct checking *c, struct titan_error *err)
 {
-    if (c->w->config.there && c->m->dims.mtp_layers > c->w->config.more_layers)
+    const struct model_dims *d = &c->m->dims;
+    char name[HF_NAME_MAX];
+    if (c->w->config.there && d->mtp_layers > c->w->config.more_layers)
         return titan_fail(err, TITAN_ECONFLICT,
                           "model.mtp_layers = %" PRId64 ", the weights have %" PRId64
                           " modules of multi-token prediction (num_nextn_predict_layers of " HF_CONFIG_NAME ")",
-                          c->m->dims.mtp_layers, c->w->config.more_layers);
-    TRY(check_parameters(c, err));
+                          d->mtp_layers, c->w->config.more_layers);
+    for (int i = 0; i < c->m->n_tensors; i++) {
+        struct hf_tensor t;
+        hf_find(c->family, c->m, i, false, &t);
+        for (int part = 0; part < (t.stacked ? 1 : t.parts) && !takes_embedding(c->w, c->m, i); part++) {
+            hf_name(c->family, c->m, i, part, name);
+            TRY(t.ndim == 3 && mx_blocks(c->w, name) ? check_mx(c, name, &t, err)
+                                                     : check_one(c, name, t.ndim, t.shape, false, err));
+        }
+    }
     if (c->n_missing > 0)
         return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is missing, and %zu others", c->missing, c->n_missing - 1);
-    TRY(check_biases(c, err));
+
+    /* Biases that a model does not have must not be there either, unless they do nothing. */
+    for (int l = (int)d->n_dense_layers; d->n_experts > 0 && l < model_all_layers(c->m); l++) {
+        hf_bias_name(c->family, l, name);
+        TRY(check_one(c, name, 1, &d->n_experts, true, err));
+        const struct entry *e = find(c->w, name);
+        _cleanup_free_ float *biases = e ? calloc((size_t)d->n_experts, sizeof *biases) : NULL;
+        if (!e || layout_biases(c->m) > 0)
+            continue;
+        if (!biases)
+            return titan_fail(err, TITAN_ENOMEM, "no memory for biases");
+        TRY(safetensors_read_floats(e->st, e->tensor, 0, biases, (size_t)d->n_experts, err));
+        for (int64_t i = 0; i < d->n_experts; i++)
+            if (biases[i] != 0)
+                return titan_fail(err, TITAN_ECONFLICT,
+                                  "tensor '%s' has biases of experts, the model has none: set model.expert_bias = true",
+                                  name);
+    }
     TRY(check_shared(c, err));
     TRY(check_others(c, err));
-    return check_tied_head(c, err);
+
+    /* A head beside a tied embedding must be the same matrix. */
+    const struct entry *head = find(c->w, "lm_head.weight"), *embedding = find(c->w, "model.embed_tokens.weight");
+    bool same = true;
+    if (head && embedding && d->tied_embeddings)
+        TRY(compare_tables(c, embedding, head, &same, err));
+    if (same)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_ECONFLICT, "tensor 'lm_head.weight' is not the embedding's matrix, which the head is");
+    titan_error_hint(err, "set model.tied_embeddings = false: these weights have a head of their own");
+    return TITAN_ECONFLICT;
 }
 
 titan_status hf_weights_check(const struct hf_weights *w, const struct model *m, struct titan_error *err)

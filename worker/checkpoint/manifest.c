@@ -107,11 +107,18 @@ static titan_status parse_tensor(const struct json *member, struct manifest *m, 
     return TITAN_OK;
 }
 
-/* Parses a slice's numbers: tensor, then start and count, or row, rows, col and cols. */
-static titan_status parse_numbers(const struct json *list, const struct manifest *m, int64_t *v, int n,
-                                  struct titan_error *err)
+static bool inside(int64_t from, int64_t count, int64_t size)
 {
-    titan_assert(n == 3 || n == 5);
+    return from >= 0 && count >= 1 && from <= size && count <= size - from;
+}
+
+/* Parses the numbers of a slice: tensor, row, rows, col and cols. In version 1 they are tensor, start and count, a
+ * range of elements. */
+static titan_status parse_slice(const struct json *list, const struct manifest *m, struct manifest_file *file,
+                                struct titan_error *err)
+{
+    const int n = m->version == 1 ? 3 : 5;
+    int64_t v[5], rows, cols;
     int at = 0;
     for (const struct json *x = list->type == JSON_ARRAY ? list->first : NULL; x; x = x->next) {
         if (at == n || x->type != JSON_INT)
@@ -120,44 +127,26 @@ static titan_status parse_numbers(const struct json *list, const struct manifest
     }
     if (at != n || v[0] < 0 || v[0] >= m->ntensors)
         return titan_fail(err, TITAN_ECORRUPT, "a piece names no tensor of the list");
-    return TITAN_OK;
-}
 
-static bool inside(int64_t from, int64_t count, int64_t size)
-{
-    return from >= 0 && count >= 1 && from <= size && count <= size - from;
-}
-
-static titan_status parse_slice(const struct json *list, const struct manifest *m, struct manifest_file *file,
-                                struct titan_error *err)
-{
-    int64_t v[5], rows, cols;
-    TRY(parse_numbers(list, m, v, 5, err));
-    shard_slice_matrix(&m->tensors[v[0]], &rows, &cols);
-    if (!inside(v[1], v[2], rows) || !inside(v[3], v[4], cols))
-        return titan_fail(err, TITAN_ECORRUPT,
-                          "rows %" PRId64 "+%" PRId64 ", columns %" PRId64 "+%" PRId64
-                          " of tensor '%s', which has %" PRId64 " and %" PRId64,
-                          v[1], v[2], v[3], v[4], m->tensors[v[0]].name, rows, cols);
-    file->slices[file->nslices++] = (struct manifest_slice){
-        .slice = {.tensor = (int)v[0], .row = v[1], .rows = v[2], .col = v[3], .cols = v[4]}, .range = -1};
-    return TITAN_OK;
-}
-
-static titan_status parse_range(const struct json *list, const struct manifest *m, struct manifest_file *file,
-                                struct titan_error *err)
-{
-    int64_t v[3], rows, cols;
-    struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
-    TRY(parse_numbers(list, m, v, 3, err));
     const struct tensor_spec *spec = &m->tensors[v[0]];
+    shard_slice_matrix(spec, &rows, &cols);
+    if (n == 5) {
+        if (!inside(v[1], v[2], rows) || !inside(v[3], v[4], cols))
+            return titan_fail(err, TITAN_ECORRUPT,
+                              "rows %" PRId64 "+%" PRId64 ", columns %" PRId64 "+%" PRId64
+                              " of tensor '%s', which has %" PRId64 " and %" PRId64,
+                              v[1], v[2], v[3], v[4], spec->name, rows, cols);
+        file->slices[file->nslices++] = (struct manifest_slice){
+            .slice = {.tensor = (int)v[0], .row = v[1], .rows = v[2], .col = v[3], .cols = v[4]}, .range = -1};
+        return TITAN_OK;
+    }
     if (!inside(v[1], v[2], spec->numel))
         return titan_fail(err, TITAN_ECORRUPT, "elements %" PRId64 "+%" PRId64 " of tensor '%s', which has %" PRId64,
                           v[1], v[2], spec->name, spec->numel);
-    shard_slice_matrix(spec, &rows, &cols);
-    const int n = shard_slices_between(cols, v[1], v[1] + v[2], slices);
-    titan_assert(n >= 1 && n <= SHARD_SLICES_BETWEEN_MAX);
-    for (int i = 0; i < n; i++) {
+    struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
+    const int boxes = shard_slices_between(cols, v[1], v[1] + v[2], slices);
+    titan_assert(boxes >= 1 && boxes <= SHARD_SLICES_BETWEEN_MAX);
+    for (int i = 0; i < boxes; i++) {
         slices[i].tensor = (int)v[0];
         file->slices[file->nslices++] = (struct manifest_slice){.slice = slices[i], .range = v[1]};
     }
@@ -185,7 +174,7 @@ static titan_status parse_file(const struct json *member, const struct manifest 
     if (!file->slices)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the pieces of '%s'", file->name);
     for (const struct json *p = slices->first; p; p = p->next)
-        if ((m->version == 1 ? parse_range(p, m, file, err) : parse_slice(p, m, file, err)) != TITAN_OK)
+        if (parse_slice(p, m, file, err) != TITAN_OK)
             return titan_error_wrap(err, "file '%s'", file->name);
     return TITAN_OK;
 }
@@ -516,28 +505,6 @@ static void put_hash(struct json_writer *w, const char *key, uint64_t hash)
     json_put_string(w, key, text);
 }
 
-static void print_identity(struct json_writer *w, const struct run_identity *identity)
-{
-    const struct data_identity *d = &identity->data;
-    json_begin_object(w, "identity");
-    put_hash(w, "tokenizer", identity->tokenizer);
-    json_put_uint(w, "samples", identity->samples);
-    json_put_int(w, "seq_len", d->seq_len);
-    json_put_uint(w, "first", d->first);
-    json_begin_array(w, "data");
-    for (int k = 0; k < d->n; k++) {
-        const struct data_source_identity *s = &d->source[k];
-        json_begin_object(w, NULL);
-        put_hash(w, "fingerprint", s->fingerprint);
-        json_put_uint(w, "tokens", s->tokens);
-        json_put_uint(w, "share", s->share);
-        json_put_uint(w, "from", s->from);
-        json_end_object(w);
-    }
-    json_end_array(w);
-    json_end_object(w);
-}
-
 /* Returns the oldest version that can represent the manifest. */
 static int version_of(const struct manifest *m)
 {
@@ -595,8 +562,26 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
         json_put_uint(&w, "step", m->info.identity.from_step);
         json_end_object(&w);
     }
-    if (m->info.identity.known)
-        print_identity(&w, &m->info.identity);
+    if (m->info.identity.known) {
+        const struct data_identity *d = &m->info.identity.data;
+        json_begin_object(&w, "identity");
+        put_hash(&w, "tokenizer", m->info.identity.tokenizer);
+        json_put_uint(&w, "samples", m->info.identity.samples);
+        json_put_int(&w, "seq_len", d->seq_len);
+        json_put_uint(&w, "first", d->first);
+        json_begin_array(&w, "data");
+        for (int k = 0; k < d->n; k++) {
+            const struct data_source_identity *s = &d->source[k];
+            json_begin_object(&w, NULL);
+            put_hash(&w, "fingerprint", s->fingerprint);
+            json_put_uint(&w, "tokens", s->tokens);
+            json_put_uint(&w, "share", s->share);
+            json_put_uint(&w, "from", s->from);
+            json_end_object(&w);
+        }
+        json_end_array(&w);
+        json_end_object(&w);
+    }
     json_begin_array(&w, "tensors");
     for (const struct tensor_spec *t = m->tensors; t < m->tensors + m->ntensors; t++) {
         json_begin_object(&w, NULL);

@@ -57,18 +57,11 @@ static int64_t number(const char *text)
     return *text >= '0' && *text <= '9' && !*end ? id : -1;
 }
 
-static int64_t user_of(const char *name, char memory[NAME_BYTES])
-{
-    struct passwd entry, *found = NULL;
-    if (strncmp(name, "uid:", 4) == 0)
-        return number(name + 4);
-    return getpwnam_r(name, &entry, memory, NAME_BYTES, &found) == 0 && found ? (int64_t)found->pw_uid : -1;
-}
-
 static titan_status read_entries(const char *entries, struct shared *ret, struct titan_error *err)
 {
     _cleanup_free_ char *memory = malloc(NAME_BYTES);
     char entry[512];
+    struct passwd user, *found_user = NULL;
     struct group group, *found = NULL;
     if (!memory)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the users that a folder is shared with");
@@ -76,8 +69,13 @@ static titan_status read_entries(const char *entries, struct shared *ret, struct
         (void)snprintf(entry, sizeof entry, "%.*s", (int)strcspn(e, ","), e);
         if (strcmp(entry, "*") == 0)
             ret->all = true;
+        else if (strncmp(entry, "user:uid:", 9) == 0)
+            add(ret->users, &ret->n_users, number(entry + 9));
         else if (strncmp(entry, "user:", 5) == 0)
-            add(ret->users, &ret->n_users, user_of(entry + 5, memory));
+            add(ret->users, &ret->n_users,
+                getpwnam_r(entry + 5, &user, memory, NAME_BYTES, &found_user) == 0 && found_user
+                    ? (int64_t)found_user->pw_uid
+                    : -1);
         else if (strncmp(entry, "uid:", 4) == 0)
             add(ret->users, &ret->n_users, number(entry + 4));
         else if (strncmp(entry, "group:", 6) == 0)
@@ -93,18 +91,6 @@ static void put(struct list *l, uint16_t tag, unsigned bits, uint32_t id)
 {
     titan_assert(l->n < ARRAY_SIZE(l->entries) && bits <= 7);
     l->entries[l->n++] = (struct posix_acl_xattr_entry){htole16(tag), htole16((uint16_t)bits), htole32(id)};
-}
-
-/* Returns the permissions of a file's group. If the file has an access list, the mode's group bits are the list's mask
- * instead. */
-static unsigned group_bits(int fd, const struct stat *st)
-{
-    struct list l;
-    const ssize_t size = fgetxattr(fd, ACCESS, &l, offsetof(struct list, n));
-    for (size_t i = 0; size > 0 && i < ((size_t)size - sizeof l.head) / sizeof l.entries[0]; i++)
-        if (le16toh(l.entries[i].e_tag) == ACL_GROUP_OBJ)
-            return le16toh(l.entries[i].e_perm) & 7U;
-    return st->st_mode >> 3 & 7;
 }
 
 enum { X = 1, R = 4, RX = 5, RWX = 7 };
@@ -142,7 +128,16 @@ static titan_status let(int fd, const struct shared *s, unsigned bits, struct ti
         return titan_fail_errno(err, "cannot be looked at");
     if (st.st_uid != geteuid())
         return TITAN_OK;
-    make_list(s, st.st_mode >> 6 & 7, group_bits(fd, &st), st.st_mode & 7, bits, &l);
+    /* If the file has an access list, the mode's group bits are the list's mask: the group's own are in the list. */
+    unsigned group = st.st_mode >> 3 & 7;
+    const ssize_t size = fgetxattr(fd, ACCESS, &l, offsetof(struct list, n));
+    for (size_t i = 0; size > 0 && i < ((size_t)size - sizeof l.head) / sizeof l.entries[0]; i++) {
+        if (le16toh(l.entries[i].e_tag) == ACL_GROUP_OBJ) {
+            group = le16toh(l.entries[i].e_perm) & 7U;
+            break;
+        }
+    }
+    make_list(s, st.st_mode >> 6 & 7, group, st.st_mode & 7, bits, &l);
     return fsetxattr(fd, ACCESS, &l, list_bytes(&l), 0) == 0 ? TITAN_OK : titan_fail_errno(err, "no access list");
 }
 
@@ -192,18 +187,6 @@ static size_t way_up(int at, gid_t group, int ret[WAY_MAX])
     return n;
 }
 
-/* If the process is not in a folder's group, a new list clears the folder's set-group-ID bit. Then new content would
- * not get the group. So the list of new content names the group. */
-static titan_status keep_group(int folder, const struct shared *in, struct titan_error *err)
-{
-    const struct shared titand = {.in_job = in->in_job, .titand = in->titand};
-    struct list l;
-    make_list(&titand, RWX, RX, 0, RX, &l);
-    return fsetxattr(folder, INHERITED, &l, list_bytes(&l), 0) == 0
-               ? TITAN_OK
-               : titan_fail_errno(err, "no access list for what will be in the job's folder");
-}
-
 titan_status sharing_set(int at, const char *entries, struct titan_error *err)
 {
     struct shared s = {.n_users = 0};
@@ -225,10 +208,17 @@ titan_status sharing_set(int at, const char *entries, struct titan_error *err)
     make_list(&s, RWX, RX, 0, RX, &inherited);
     if (size == list_bytes(&inherited) && memcmp(&have, &inherited, size) == 0)
         return TITAN_OK;
+
+    /* If the process is not in a folder's group, a new list clears the folder's set-group-ID bit. Then new content
+     * would not get the group. So the list of new content names the group. */
+    const struct shared titand = {.in_job = s.in_job, .titand = s.titand};
+    struct list of_group;
+    make_list(&titand, RWX, RX, 0, RX, &of_group);
     titan_status status = let_read(at, &s, 0, err);
     for (size_t n = s.in_job ? way_up(at, st.st_gid, way) : 0; n > 0; n--) {
         status = status == TITAN_OK ? let(way[n - 1], &s, X, err) : status;
-        status = status == TITAN_OK ? keep_group(way[n - 1], &s, err) : status;
+        if (status == TITAN_OK && fsetxattr(way[n - 1], INHERITED, &of_group, list_bytes(&of_group), 0) != 0)
+            status = titan_fail_errno(err, "no access list for what will be in the job's folder");
         (void)close(way[n - 1]);
     }
     TRY(status);

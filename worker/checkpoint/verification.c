@@ -22,11 +22,6 @@ struct verification {
     int seen, damaged, not_finite;
 };
 
-static bool is_resumable(const struct verified_checkpoint *c, const char *faults)
-{
-    return !*faults && c->not_finite == 0 && !c->info.model_only;
-}
-
 static void print_lines(const char *lines, const char *what)
 {
     for (const char *at = lines, *end; *at; at = *end ? end + 1 : end) {
@@ -49,7 +44,7 @@ static void print_json(const char *path, const struct verified_checkpoint *c, bo
     json_put_uint(&w, "bytes", c->info.bytes);
     json_put_bool(&w, "checksums", own);
     if (own) {
-        json_put_bool(&w, "resumable", is_resumable(c, faults));
+        json_put_bool(&w, "resumable", !*faults && c->not_finite == 0 && !c->info.model_only);
         json_put_bool(&w, "finite", c->not_finite == 0);
         json_put_uint(&w, "skipped_in_a_row", c->info.skipped.in_a_row);
     }
@@ -151,20 +146,10 @@ static titan_status verify_all(struct verification *v, const char *dir, struct t
     return TITAN_OK;
 }
 
-/* Is the path a checkpoint? Without a manifest its name decides. */
-static bool is_checkpoint(const char *path)
-{
-    char manifest[PATH_MAX + 16];
-    struct stat st;
-    const char *slash = strrchr(path, '/');
-    (void)snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
-    return lstat(manifest, &st) == 0 || strncmp(slash ? slash + 1 : path, "step-", 5) == 0;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct verification v = {.json = strcmp(args_text(args, "output", "table"), "json") == 0};
-    char path[PATH_MAX];
+    char path[PATH_MAX], manifest[PATH_MAX + 16];
     int64_t step;
     (void)with;
     TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
@@ -178,7 +163,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return titan_fail(err, TITAN_EINVAL, "no checkpoint of step %" PRId64 " in '%s'", step, args->words[0]);
     bool damaged = false;
     titan_status status;
-    if (step >= 0 || is_checkpoint(path))
+    /* Without a manifest its name decides whether the path is a checkpoint. */
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
+    if (step >= 0 || lstat(manifest, &st) == 0 || strncmp(slash ? slash + 1 : path, "step-", 5) == 0)
         status = verify_one(&v, path, err);
     else if (hf_weights_are_at(path))
         status = verify_hf(&v, path, NULL, &damaged, err);
