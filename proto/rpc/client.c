@@ -181,10 +181,12 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
          .value.string = (char *)(uintptr_t) "localhost"}, /* as gRPC sets it for its own sockets */
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args) - (fd < 0), .args = args};
-    grpc_channel_credentials *credentials = pair ? rpc_pair_client(pair) : grpc_insecure_credentials_create();
+    grpc_channel_credentials *insecure = pair ? NULL : grpc_insecure_credentials_create();
+    grpc_channel_credentials *credentials = pair ? rpc_pair_client(pair) : insecure;
     grpc_channel *channel = fd < 0 ? grpc_channel_create(target, credentials, &list)
                                    : grpc_channel_create_from_fd(target, fd, credentials, &list);
-    grpc_channel_credentials_release(credentials);
+    if (insecure)
+        grpc_channel_credentials_release(insecure);
     titan_assert(channel);
     return channel;
 }
@@ -303,10 +305,10 @@ static void stream_pump(struct rpc_stream *stream)
     if (stream->sending || stream->over || stream->closed_send)
         return;
     const char *authorization = stream->client->authorization;
-    grpc_op ops[3];
+    grpc_op ops[3] = {0};
     size_t n = 0;
     if (!stream->sent_headers) {
-        ops[n] = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
+        ops[n].op = GRPC_OP_SEND_INITIAL_METADATA;
         if (authorization) {
             stream->header = (grpc_metadata){
                 .key = grpc_slice_from_static_string("authorization"),
@@ -320,12 +322,12 @@ static void stream_pump(struct rpc_stream *stream)
     }
     if (stream->out.first) {
         stream->out_now = rpc_out_take(&stream->out);
-        ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
         ops[n].flags = stream->out.first ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
         ops[n++].data.send_message.send_message = stream->out_now;
     }
     if (stream->close_send && !stream->out.first) {
-        ops[n++] = rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
+        ops[n++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
         stream->closed_send = true;
     }
     if (n == 0)
@@ -336,8 +338,7 @@ static void stream_pump(struct rpc_stream *stream)
 
 static void stream_recv(struct rpc_stream *stream)
 {
-    grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
-    op.data.recv_message.recv_message = &stream->incoming;
+    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &stream->incoming};
     batch(stream, &op, 1, &stream->recv_tag);
 }
 
@@ -475,11 +476,13 @@ static struct rpc_stream *stream_open(struct rpc_client *client, const struct rp
     client->open = stream;
 
     stream_pump(stream);
-    grpc_op ending[] = {rpc_op(GRPC_OP_RECV_INITIAL_METADATA), rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT)};
-    ending[0].data.recv_initial_metadata.recv_initial_metadata = &stream->headers;
-    ending[1].data.recv_status_on_client.trailing_metadata = &stream->trailers;
-    ending[1].data.recv_status_on_client.status = &stream->code;
-    ending[1].data.recv_status_on_client.status_details = &stream->details;
+    const grpc_op ending[] = {
+        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &stream->headers},
+        {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+         .data.recv_status_on_client = {.trailing_metadata = &stream->trailers,
+                                        .status = &stream->code,
+                                        .status_details = &stream->details}},
+    };
     batch(stream, ending, ARRAY_SIZE(ending), &stream->status_tag);
     stream_recv(stream);
     return stream;

@@ -59,18 +59,11 @@ void rpc_library_leave(void)
 
 /* --- queue -------------------------------------------------------------------------------------------------------- */
 
-grpc_completion_queue *rpc_cq_create(void)
-{
-    grpc_completion_queue *cq = grpc_completion_queue_create_for_next(NULL);
-    titan_assert(cq);
-    return cq;
-}
-
 /* tag NULL: no more events will come. */
 static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
 {
     pthread_mutex_lock(&queue->lock);
-    bool wake = queue->first == NULL && !queue->mute;
+    bool wake = queue->first == NULL;
     titan_assert(!queue->drained && (!tag || (tag->fn && !*queue->last)));
     if (tag) {
         tag->ok = ok;
@@ -185,7 +178,8 @@ int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void
 
 titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err)
 {
-    *queue = (struct rpc_queue){.cq = rpc_cq_create(), .last = &queue->first, .costly_last = &queue->costly};
+    *queue = (struct rpc_queue){
+        .cq = grpc_completion_queue_create_for_next(NULL), .last = &queue->first, .costly_last = &queue->costly};
     (void)pthread_mutex_init(&queue->lock, NULL);
 
     int rc = rpc_thread_start(&queue->thread, "titan-rpc", queue_thread, queue);
@@ -197,18 +191,9 @@ titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct ti
     }
 
     /* Initialise the handle second, because only the loop can close it. No event can wake it earlier: nothing is in
-     * flight yet. */
+     * flight yet. It cannot fail: all such handles of a loop share a descriptor, and each loop has one of its own. */
     rc = uv_async_init(loop, &queue->async, queue_wake);
-    if (rc != 0) {
-        pthread_mutex_lock(&queue->lock);
-        queue->mute = true;
-        pthread_mutex_unlock(&queue->lock);
-        grpc_completion_queue_shutdown(queue->cq);
-        (void)pthread_join(queue->thread, NULL);
-        grpc_completion_queue_destroy(queue->cq);
-        pthread_mutex_destroy(&queue->lock);
-        return titan_fail(err, titan_status_from_errno(-rc), "rpc: cannot watch the loop: %s", uv_strerror(rc));
-    }
+    titan_assert(rc == 0);
     queue->async.data = queue;
     return TITAN_OK;
 }
@@ -277,17 +262,13 @@ void rpc_out_clear(struct rpc_out *out)
     out->last = &out->first;
 }
 
-struct budget {
-    size_t left;
-};
-
 static void *budget_alloc(void *data, size_t size)
 {
-    struct budget *budget = data;
+    size_t *budget = data;
     size_t cost = size + 16; /* the allocator's own overhead */
-    if (cost < size || cost > budget->left)
+    if (cost < size || cost > *budget)
         return NULL;
-    budget->left -= cost;
+    *budget -= cost;
     return malloc(size);
 }
 
@@ -369,8 +350,7 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
         all = grpc_byte_buffer_reader_readall(&reader);
     }
     const uint8_t *bytes = whole ? GRPC_SLICE_START_PTR(*one) : GRPC_SLICE_START_PTR(all);
-    struct budget left = {budget};
-    ProtobufCAllocator allocator = {.alloc = budget_alloc, .free = budget_free, .allocator_data = &left};
+    ProtobufCAllocator allocator = {.alloc = budget_alloc, .free = budget_free, .allocator_data = &budget};
     ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, size, bytes);
     const ProtobufCFieldDescriptor *bad = message ? bad_string(type, (struct rpc_wire){bytes, bytes + size}) : NULL;
     grpc_slice_unref(all);
@@ -397,12 +377,4 @@ void rpc_batch(grpc_call *call, const grpc_op *ops, size_t n, void *tag)
     titan_assert(n > 0);
     const grpc_call_error rc = grpc_call_start_batch(call, ops, n, tag, NULL);
     titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
-}
-
-grpc_op rpc_op(grpc_op_type type)
-{
-    grpc_op op;
-    memset(&op, 0, sizeof(op));
-    op.op = type;
-    return op;
 }

@@ -33,7 +33,6 @@ struct rpc_queue {
     pthread_mutex_t lock;
     struct rpc_tag *first, **last;         /* guarded by lock */
     bool drained;                          /* guarded by lock: gRPC delivers no more events */
-    bool mute;                             /* guarded by lock: the loop's handle is gone */
     _Atomic uint32_t n_connections;        /* for a resting server: with many connections, polls are some ms apart */
     struct rpc_tag *costly, **costly_last; /* costly tags that wait for their turn; used by the loop only */
     void (*done)(void *);
@@ -50,7 +49,6 @@ void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag);
 /* Call once, after the last operation has started. Waits for operations in flight, ends the thread, destroys the
  * completion queue, then calls done on the loop. */
 void rpc_queue_stop(struct rpc_queue *queue, void (*done)(void *), void *data);
-grpc_completion_queue *rpc_cq_create(void);
 
 /* Counts users of gRPC. The last leave waits until gRPC's own threads are gone. */
 void rpc_library_enter(void);
@@ -84,7 +82,6 @@ bool rpc_wire_take(struct rpc_wire *w, uint32_t *ret_field, struct rpc_wire *ret
 
 /* An outcome is sent as gRPC status. Several outcomes share one gRPC code, so this trailer has the name. */
 #define RPC_STATUS_TRAILER "titan-status"
-grpc_op rpc_op(grpc_op_type type);
 grpc_arg rpc_arg_int(const char *key, uint32_t value);
 void rpc_batch(grpc_call *call, const grpc_op *ops, size_t n, void *tag);
 

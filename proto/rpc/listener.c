@@ -211,51 +211,27 @@ titan_status rpc_listeners_start(struct rpc_listeners *all, uv_loop_t *loop, str
     return TITAN_OK;
 }
 
-static void release(struct rpc_listener *l)
+static void poll_closed(uv_handle_t *handle)
 {
-    struct stat st;
-    if (!l->owned || l->fd < 0)
-        return;
-    if (l->path[0] && lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode))
-        (void)unlink(l->path);
-    (void)close(l->fd);
-    l->fd = -1;
+    free(handle->data);
 }
 
-void rpc_listeners_stop(struct rpc_listeners *all)
-{
-    for (struct rpc_listener *l = all->first; l; l = l->next) {
-        if (l->polled)
-            (void)uv_poll_stop(&l->poll); /* later clients wait for the next process, or are refused */
-        release(l);
-    }
-}
-
-static void handle_closed(uv_handle_t *handle)
-{
-    const struct rpc_listener *l = handle->data;
-    l->all->closed(l->all->data);
-}
-
-int rpc_listeners_close(struct rpc_listeners *all)
-{
-    int n = 0;
-    for (struct rpc_listener *l = all->first; l; l = l->next) {
-        if (l->polled)
-            uv_close((uv_handle_t *)&l->poll, handle_closed);
-        n += l->polled;
-    }
-    return n;
-}
-
-void rpc_listeners_free(struct rpc_listeners *all)
+void rpc_listeners_close(struct rpc_listeners *all)
 {
     while (all->first) {
         struct rpc_listener *l = all->first;
+        struct stat st;
         all->first = l->next;
-        release(l);
-        free(l);
+        if (l->owned && l->path[0] && lstat(l->path, &st) == 0 && S_ISSOCK(st.st_mode))
+            (void)unlink(l->path);
+        if (l->polled)
+            uv_close((uv_handle_t *)&l->poll,
+                     poll_closed); /* later clients wait for the next process, or are refused */
+        if (l->owned)
+            (void)close(l->fd);
+        if (!l->polled)
+            free(l);
     }
     if (all->spare_fd >= 0)
-        (void)close(all->spare_fd);
+        (void)close(TAKE_FD(all->spare_fd));
 }

@@ -17,7 +17,6 @@ struct rpc_listeners {
     int spare_fd; /* freed to accept and close a connection when no other descriptor is left; -1: none */
     /* Set by the caller: gets and owns each new connection. fd -1: a connection was closed for lack of a descriptor. */
     void (*accepted)(void *data, int fd, enum rpc_listener_kind kind);
-    void (*closed)(void *data); /* set by the caller: a handle has closed */
     void *data;
 };
 
@@ -28,10 +27,7 @@ titan_status rpc_listeners_add(struct rpc_listeners *all, const char *address, b
 titan_status rpc_listeners_adopt(struct rpc_listeners *all, int fd, struct titan_error *err) TITAN_MUST_USE;
 /* Accepts connections from now on. */
 titan_status rpc_listeners_start(struct rpc_listeners *all, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
-/* Accepts no more connections. Titan's own listeners are closed and their files removed. */
-void rpc_listeners_stop(struct rpc_listeners *all);
-/* Closes the handles; returns their number. */
-int rpc_listeners_close(struct rpc_listeners *all);
-void rpc_listeners_free(struct rpc_listeners *all);
+/* Accepts no more connections. Titan's own listeners are closed and their files removed. None may be left. */
+void rpc_listeners_close(struct rpc_listeners *all);
 
 #endif

@@ -4,9 +4,6 @@
 
 #include <fcntl.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,33 +20,18 @@ struct stamp {
     int64_t changed_s, changed_ns, inode, size;
 };
 
-/* The texts end with a NUL. */
-struct texts {
-    struct buf of[FILES];
-};
-
 struct rpc_pair {
     struct rpc_tls files;
     struct log log;
-    pthread_mutex_t lock;
-    struct stamp seen[FILES]; /* stamps of the files last loaded or rejected */
-    struct texts texts;
-    SSL_CTX *context; /* a server's context, made from the texts */
+    struct stamp seen[FILES];              /* stamps of the files last loaded or rejected */
+    SSL_CTX *context;                      /* a server's; that it can be made is the proof that the files fit */
+    grpc_channel_credentials *credentials; /* a client's */
 };
 
 static const char *path_of(const struct rpc_tls *tls, int file)
 {
     titan_assert(file >= 0 && file < FILES);
     return file == CA ? tls->ca : file == CERTIFICATE ? tls->certificate : tls->key;
-}
-
-static void texts_free(struct texts *texts)
-{
-    for (int i = 0; i < FILES; i++) {
-        if (i == KEY && texts->of[i].data)
-            explicit_bzero(texts->of[i].data, texts->of[i].len);
-        buf_free(&texts->of[i]);
-    }
 }
 
 static int no_password(char *text, int size, int writing, void *data)
@@ -74,54 +56,29 @@ static int choose_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* Adds each certificate of the text: an authority's, or the own certificate and then its chain. False: there is none,
- * or one was refused. */
-static bool certificates_add(SSL_CTX *context, const struct buf *text, bool authority)
+/* Makes a server's context from the files, which must fit each other. */
+static titan_status context_make(const struct rpc_tls *tls, SSL_CTX **ret, struct titan_error *err)
 {
-    BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
-    bool fine = bio;
-    int n = 0;
-    for (X509 *x; fine && (x = PEM_read_bio_X509(bio, NULL, no_password, NULL)); n++) {
-        if (authority)
-            fine =
-                X509_STORE_add_cert(SSL_CTX_get_cert_store(context), x) == 1 && SSL_CTX_add_client_CA(context, x) == 1;
-        else
-            fine = (n == 0 ? SSL_CTX_use_certificate(context, x) : (int)SSL_CTX_add1_chain_cert(context, x)) == 1;
-        X509_free(x);
-    }
-    BIO_free(bio);
-    ERR_clear_error(); /* the end of the text is reported as an error */
-    return fine && n > 0;
-}
-
-/* Makes a server's context from the texts, which must fit each other. */
-static titan_status context_make(const struct rpc_tls *tls, const struct texts *texts, SSL_CTX **ret,
-                                 struct titan_error *err)
-{
-    const struct buf *of = texts->of;
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
-    EVP_PKEY *key = NULL;
+    STACK_OF(X509_NAME) *authorities = context ? SSL_load_client_CA_file(tls->ca) : NULL;
     titan_status status = TITAN_OK;
+    if (context) {
+        SSL_CTX_set_default_passwd_cb(context, no_password);
+        SSL_CTX_set_client_CA_list(context, authorities);
+    }
     if (!context || SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) != 1 ||
         SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20") != 1 ||
         SSL_CTX_set_num_tickets(context, 0) != 1)
         status = titan_fail(err, TITAN_ENOMEM, "tls: no memory");
-    else if (!certificates_add(context, &of[CA], true))
+    else if (!authorities || SSL_CTX_load_verify_file(context, tls->ca) != 1)
         status = titan_fail(err, TITAN_EINVAL, "tls: no certificate of an authority in '%s'", tls->ca);
-    else if (tls->certificate[0]) {
-        BIO *bio = BIO_new_mem_buf(of[KEY].data, (int)of[KEY].len);
-        key = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_password, NULL) : NULL;
-        BIO_free(bio);
-        if (!certificates_add(context, &of[CERTIFICATE], false))
-            status = titan_fail(err, TITAN_EINVAL, "tls: no certificate in '%s'", tls->certificate);
-        else if (!key)
-            status = titan_fail(err, TITAN_EINVAL, "tls: no private key without a password in '%s'", tls->key);
-        else if (X509_check_private_key(SSL_CTX_get0_certificate(context), key) != 1 ||
-                 SSL_CTX_use_PrivateKey(context, key) != 1)
-            status = titan_fail(err, TITAN_EINVAL, "tls: the key in '%s' is not that of the certificate in '%s'",
-                                tls->key, tls->certificate);
-    }
-    EVP_PKEY_free(key);
+    else if (tls->key[0] && SSL_CTX_use_PrivateKey_file(context, tls->key, SSL_FILETYPE_PEM) != 1)
+        status = titan_fail(err, TITAN_EINVAL, "tls: no private key without a password in '%s'", tls->key);
+    else if (tls->key[0] && SSL_CTX_use_certificate_chain_file(context, tls->certificate) != 1)
+        status = titan_fail(err, TITAN_EINVAL, "tls: no certificate in '%s'", tls->certificate);
+    else if (tls->key[0] && SSL_CTX_check_private_key(context) != 1) /* OpenSSL drops a key that does not fit */
+        status = titan_fail(err, TITAN_EINVAL, "tls: the key in '%s' is not that of the certificate in '%s'", tls->key,
+                            tls->certificate);
     ERR_clear_error();
     if (status != TITAN_OK) {
         SSL_CTX_free(context);
@@ -137,6 +94,7 @@ static titan_status context_make(const struct rpc_tls *tls, const struct texts *
     return TITAN_OK;
 }
 
+/* The text ends with a NUL. */
 static titan_status file_take(const char *path, bool secret, struct buf *out, struct titan_error *err)
 {
     _cleanup_fd_ int fd = -1;
@@ -154,36 +112,6 @@ static titan_status file_take(const char *path, bool secret, struct buf *out, st
     return buf_append(out, "", 1) == TITAN_OK ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "tls: no memory");
 }
 
-static titan_status load(const struct rpc_tls *tls, struct texts *ret, SSL_CTX **ret_context, struct titan_error *err)
-{
-    struct texts texts = {{BUF_INIT, BUF_INIT, BUF_INIT}};
-    titan_status status = TITAN_OK;
-    for (int i = 0; i < FILES && status == TITAN_OK; i++)
-        if (path_of(tls, i)[0])
-            status = file_take(path_of(tls, i), i == KEY, &texts.of[i], err);
-    if (status == TITAN_OK && !tls->certificate[0] != !tls->key[0])
-        status = titan_fail(err, TITAN_EINVAL, "tls: a certificate and its key belong together");
-    if (status == TITAN_OK && !tls->ca[0])
-        status = titan_fail(err, TITAN_EINVAL, "tls: no file of the authority's certificate is given");
-    if (status == TITAN_OK)
-        status = context_make(tls, &texts, ret_context, err);
-    if (status == TITAN_OK)
-        *ret = texts;
-    else
-        texts_free(&texts);
-    return status;
-}
-
-titan_status rpc_tls_check(const struct rpc_tls *tls, struct titan_error *err)
-{
-    struct texts texts;
-    SSL_CTX *context;
-    TRY(load(tls, &texts, &context, err));
-    texts_free(&texts);
-    SSL_CTX_free(context);
-    return TITAN_OK;
-}
-
 static void stamps_read(const struct rpc_tls *tls, struct stamp out[FILES])
 {
     memset(out, 0, FILES * sizeof(*out));
@@ -194,6 +122,49 @@ static void stamps_read(const struct rpc_tls *tls, struct stamp out[FILES])
     }
 }
 
+static void forget(struct rpc_pair *pair)
+{
+    SSL_CTX_free(pair->context);
+    if (pair->credentials)
+        grpc_channel_credentials_release(pair->credentials);
+}
+
+/* Loads the files into a pair that has their paths and stamps. */
+static titan_status load(struct rpc_pair *pair, struct titan_error *err)
+{
+    const struct rpc_tls *tls = &pair->files;
+    struct buf texts[FILES] = {BUF_INIT, BUF_INIT, BUF_INIT};
+    struct stamp now[FILES];
+    SSL_CTX *context = NULL;
+    titan_status status = TITAN_OK;
+    for (int i = 0; i < FILES && status == TITAN_OK; i++)
+        if (path_of(tls, i)[0])
+            status = file_take(path_of(tls, i), i == KEY, &texts[i], err);
+    if (status == TITAN_OK && !tls->certificate[0] != !tls->key[0])
+        status = titan_fail(err, TITAN_EINVAL, "tls: a certificate and its key belong together");
+    if (status == TITAN_OK && !tls->ca[0])
+        status = titan_fail(err, TITAN_EINVAL, "tls: no file of the authority's certificate is given");
+    if (status == TITAN_OK)
+        status = context_make(tls, &context, err);
+    stamps_read(tls, now);
+    if (status == TITAN_OK && memcmp(now, pair->seen, sizeof(now)) != 0) { /* the texts may be others than OpenSSL's */
+        status = titan_fail(err, TITAN_EAGAIN, "tls: the files were replaced while they were read");
+        SSL_CTX_free(context);
+    }
+    if (status == TITAN_OK) {
+        grpc_ssl_pem_key_cert_pair own = {.private_key = texts[KEY].data, .cert_chain = texts[CERTIFICATE].data};
+        forget(pair);
+        pair->context = context;
+        pair->credentials = grpc_ssl_credentials_create_ex(texts[CA].data, tls->key[0] ? &own : NULL, NULL, NULL);
+        titan_assert(pair->credentials);
+    }
+    if (texts[KEY].data)
+        explicit_bzero(texts[KEY].data, texts[KEY].len);
+    for (int i = 0; i < FILES; i++)
+        buf_free(&texts[i]);
+    return status;
+}
+
 titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, struct titan_error *err)
 {
     struct rpc_pair *pair = calloc(1, sizeof(*pair));
@@ -201,77 +172,49 @@ titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, str
         return titan_fail(err, TITAN_ENOMEM, "tls: no memory");
     pair->files = *tls;
     stamps_read(tls, pair->seen); /* taken before the read: a later check sees changes during it */
-    titan_status status = load(tls, &pair->texts, &pair->context, err);
+    titan_status status = load(pair, err);
     if (status != TITAN_OK) {
         free(pair);
         return status;
     }
     log_init(&pair->log, "tls", "certificate=\"%.120s\"", tls->certificate);
-    (void)pthread_mutex_init(&pair->lock, NULL);
     *ret = pair;
     return TITAN_OK;
 }
 
 void rpc_pair_free(struct rpc_pair *pair)
 {
-    if (!pair)
-        return;
-    texts_free(&pair->texts);
-    SSL_CTX_free(pair->context);
-    pthread_mutex_destroy(&pair->lock);
+    if (pair)
+        forget(pair);
     free(pair);
 }
 
-/* Requires the lock. */
-static bool refresh(struct rpc_pair *pair)
+bool rpc_pair_refresh(struct rpc_pair *pair)
 {
     struct stamp now[FILES];
-    struct texts fresh;
-    SSL_CTX *context;
     struct titan_error err;
     stamps_read(&pair->files, now);
     if (memcmp(now, pair->seen, sizeof(now)) == 0)
         return false;
     memcpy(pair->seen, now, sizeof(now));
-    if (load(&pair->files, &fresh, &context, &err) != TITAN_OK) {
+    if (load(pair, &err) != TITAN_OK) {
         tlog_warn(&pair->log, "new TLS files are not taken, the ones before stay", "reason=\"%s\"", err.msg);
         return false;
     }
-    texts_free(&pair->texts);
-    SSL_CTX_free(pair->context);
-    pair->texts = fresh;
-    pair->context = context;
     tlog_info(&pair->log, "new TLS files are in use for new connections", "%s", "");
     return true;
 }
 
-bool rpc_pair_refresh(struct rpc_pair *pair)
+grpc_channel_credentials *rpc_pair_client(const struct rpc_pair *pair)
 {
-    (void)pthread_mutex_lock(&pair->lock);
-    bool changed = refresh(pair);
-    (void)pthread_mutex_unlock(&pair->lock);
-    return changed;
-}
-
-grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair)
-{
-    (void)pthread_mutex_lock(&pair->lock);
-    const struct buf *of = pair->texts.of;
-    grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
-    grpc_channel_credentials *credentials =
-        grpc_ssl_credentials_create_ex(of[CA].data, pair->files.certificate[0] ? &own : NULL, NULL, NULL);
-    (void)pthread_mutex_unlock(&pair->lock);
-    titan_assert(credentials);
-    return credentials;
+    return pair->credentials;
 }
 
 SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only)
 {
     titan_assert(pair->files.certificate[0] && fd >= 0);
-    (void)pthread_mutex_lock(&pair->lock);
-    (void)refresh(pair);
+    (void)rpc_pair_refresh(pair);
     SSL *ssl = SSL_new(pair->context);
-    (void)pthread_mutex_unlock(&pair->lock);
     if (ssl && SSL_set_fd(ssl, fd) == 1) {
         /* Without certificates_only a client without a certificate is anonymous: enrolment and bearer tokens use the
          * same port. */

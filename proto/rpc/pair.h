@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pair.h - the content of the files of a struct rpc_tls, kept up to date. Private to proto/rpc. */
+/* pair.h - the content of the files of a struct rpc_tls, kept up to date. Private to proto/rpc; one thread. */
 #ifndef TITAN_PROTO_RPC_PAIR_H
 #define TITAN_PROTO_RPC_PAIR_H
 
@@ -7,20 +7,22 @@
 #include <openssl/ssl.h>
 #include <stdbool.h>
 
+#include "base/error.h"
 #include "proto/rpc/tls.h"
 
 struct rpc_pair;
 
+/* TITAN_EPERM: users other than its owner have rights to the key. */
 titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, struct titan_error *err) TITAN_MUST_USE;
 void rpc_pair_free(struct rpc_pair *pair); /* NULL is fine */
-/* Loads the files if they have changed and fit each other; true: loaded. Unfit files are logged once. Any thread. */
+/* Loads the files if they have changed and fit each other; true: loaded. Unfit files are logged once. */
 bool rpc_pair_refresh(struct rpc_pair *pair);
 
-/* Never NULL; the caller owns the result. */
-grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair);
+/* Never NULL; valid until the next refresh. */
+grpc_channel_credentials *rpc_pair_client(const struct rpc_pair *pair);
 /* The server's end of TLS for fd, a new connection that the caller still owns, with the current files. HTTP/2 only,
  * without session resumption: each client proves its certificate. certificates_only: the handshake requires a
- * certificate of the CA. NULL: out of memory. One thread. */
+ * certificate of the CA. NULL: out of memory. */
 SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only);
 
 #endif

@@ -153,11 +153,15 @@ static void identify(struct rpc_proxy_connection *c)
     }
     const int len = n_uris == 1 ? ASN1_STRING_length(uri) : 0;
     const char *text = len > 0 ? (const char *)ASN1_STRING_get0_data(uri) : "";
-    if (len > 9 && (size_t)len < sizeof(c->name) && !memchr(text, 0, (size_t)len) &&
+    if (len > 9 && (size_t)len < sizeof(c->identity.name) && !memchr(text, 0, (size_t)len) &&
         memcmp(text, "spiffe://", 9) == 0) {
-        memcpy(c->name, text, (size_t)len);
-        c->from_ms = time_ms(X509_get0_notBefore(x));
-        atomic_store(&c->until_ms, MAX(time_ms(X509_get0_notAfter(x)), INT64_C(1)));
+        c->identity = (struct rpc_identity){.kind = RPC_ID_CERT,
+                                            .secure = true,
+                                            .uid = (uid_t)-1,
+                                            .gid = (gid_t)-1,
+                                            .from_ms = time_ms(X509_get0_notBefore(x)),
+                                            .until_ms = MAX(time_ms(X509_get0_notAfter(x)), INT64_C(1))};
+        memcpy(c->identity.name, text, (size_t)len);
         atomic_store(&c->identified, true);
     }
     GENERAL_NAMES_free(names);

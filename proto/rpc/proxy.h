@@ -11,6 +11,7 @@
 
 #include "proto/rpc/common.h"
 #include "proto/rpc/filter.h"
+#include "proto/rpc/server.h"
 
 struct rpc_proxy;
 
@@ -40,12 +41,9 @@ struct rpc_proxy_connection {
     int64_t deadline_ns; /* monotonic clock; 0: none */
     struct titan_error why;
     struct rpc_tag ended; /* the caller sets its fn and owner */
-    /* The certificate that the client has proved, set before gRPC gets a byte: its SPIFFE URI and validity, in ms since
-     * 1970. */
+    /* What the client's certificate proves, set before gRPC gets a byte. The caller's once identified is true. */
     atomic_bool identified;
-    char name[192];
-    int64_t from_ms;
-    _Atomic int64_t until_ms; /* the caller extends it when the certificate is renewed */
+    struct rpc_identity identity;
     _Atomic enum rpc_cut cut; /* set by rpc_proxy_cut */
 };
 

@@ -35,7 +35,6 @@
 #include "proto/rpc/pair.h"
 #include "proto/rpc/proxy.h"
 #include "proto/rpc/services.h"
-#include "proto/rpc/targets.h"
 #include "proto/rpc/tenant.h"
 
 enum {
@@ -209,8 +208,7 @@ static void recv_next(struct rpc_call *call)
         return;
     titan_assert(!call->incoming);
     call->receiving = true;
-    grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
-    op.data.recv_message.recv_message = &call->incoming;
+    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &call->incoming};
     batch(call, &op, 1, &call->recv_tag);
 }
 
@@ -378,13 +376,7 @@ static void close_tag(struct rpc_tag *tag, bool ok)
 /* The identity that the client of a connection has proved. */
 static void identify(const struct connection *c, struct rpc_identity *ret)
 {
-    *ret = c->identity;
-    if (!atomic_load(&c->proxy.identified))
-        return;
-    ret->kind = RPC_ID_CERT;
-    memcpy(ret->name, c->proxy.name, sizeof(ret->name));
-    ret->from_ms = c->proxy.from_ms;
-    ret->until_ms = atomic_load(&c->proxy.until_ms);
+    *ret = atomic_load(&c->proxy.identified) ? c->proxy.identity : c->identity;
 }
 
 static void call_begin(struct rpc_call *call)
@@ -405,8 +397,7 @@ static void call_begin(struct rpc_call *call)
         call->next->prev = call;
     server->open = call;
 
-    grpc_op op = rpc_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
-    op.data.recv_close_on_server.cancelled = &call->cancelled;
+    const grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &call->cancelled};
     batch(call, &op, 1, &call->close_tag);
 
     if (!endpoint->method.path) {
@@ -454,22 +445,22 @@ static void pump(struct rpc_call *call)
 {
     if (call->sending || call->finished || call->over || (!call->out.first && !call->finishing))
         return;
-    grpc_op ops[3];
+    grpc_op ops[3] = {0};
     size_t n = 0;
     grpc_metadata trailer;
     if (!call->sent_headers) {
-        ops[n++] = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
+        ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
         call->sent_headers = true;
     }
     if (call->out.first) {
         call->out_now = rpc_out_take(&call->out);
-        ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
         ops[n].flags = call->out.first ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
         ops[n++].data.send_message.send_message = call->out_now;
     }
     if (call->finishing && !call->out.first) {
         call->finished = true;
-        ops[n] = rpc_op(GRPC_OP_SEND_STATUS_FROM_SERVER);
+        ops[n].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
         ops[n].data.send_status_from_server.status = (grpc_status_code)titan_status_grpc(call->status);
         ops[n].data.send_status_from_server.status_details = &call->status_text;
         if (call->status != TITAN_OK) {
@@ -531,29 +522,22 @@ titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *messag
     return TITAN_OK;
 }
 
-struct rpc_packed {
-    grpc_byte_buffer *buffer;
-};
-
+/* A packed message is a buffer of gRPC's, whose type callers of the server do not see. */
 struct rpc_packed *rpc_packed_new(const ProtobufCMessage *message)
 {
-    struct rpc_packed *packed = malloc(sizeof(*packed));
-    titan_assert(packed);
-    packed->buffer = rpc_pack(message);
-    return packed;
+    return (struct rpc_packed *)rpc_pack(message);
 }
 
 void rpc_packed_free(struct rpc_packed *packed)
 {
-    if (packed)
-        grpc_byte_buffer_destroy(packed->buffer);
-    free(packed);
+    grpc_byte_buffer_destroy((grpc_byte_buffer *)packed);
 }
 
 titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed *packed)
 {
     TRY(has_room(call));
-    TRY(rpc_out_append(&call->out, grpc_byte_buffer_copy(packed->buffer))); /* shares the bytes */
+    grpc_byte_buffer *copy = grpc_byte_buffer_copy((grpc_byte_buffer *)(uintptr_t)packed); /* shares the bytes */
+    TRY(rpc_out_append(&call->out, copy));
     pump(call);
     return TITAN_OK;
 }
@@ -618,7 +602,8 @@ const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
 
 void rpc_call_renewed(struct rpc_call *call, int64_t until_ms)
 {
-    atomic_store(&call->connection->proxy.until_ms, until_ms);
+    if (atomic_load(&call->connection->proxy.identified))
+        call->connection->proxy.identity.until_ms = until_ms;
     for (struct rpc_call *c = call->server->open; c; c = c->next)
         if (c->connection == call->connection && c->identity.kind == RPC_ID_CERT)
             c->identity.until_ms = until_ms;
@@ -715,7 +700,7 @@ static bool make_room(struct rpc_server *server, const struct rpc_tenant *tenant
         if (c->tenant != tenant || c->ended || atomic_load(&c->proxy.cut) != RPC_CUT_NOT)
             continue;
         if (atomic_load(&c->proxy.identified))
-            connection_name(c, c->proxy.name);
+            connection_name(c, c->proxy.identity.name);
         if (c->named)
             continue;
         n++;
@@ -825,13 +810,13 @@ static const char *local_refusal(struct connection *c, int fd)
         return "descriptors are short";
     if (tenant->n_connections >= options->max_user_connections)
         return "too many connections of one user";
-    return server->tenants.n_connections[0] >= options->max_connections ? "too many connections" : NULL;
+    return server->tenants.classes[RPC_USERS].n_connections >= options->max_connections ? "too many connections" : NULL;
 }
 
 static const char *tcp_refusal(struct connection *c, int fd, bool secure)
 {
     struct rpc_server *server = c->server;
-    const uint32_t n = server->tenants.n_connections[1];
+    const uint32_t n = server->tenants.classes[RPC_ADDRESSES].n_connections;
     c->tenant = rpc_tenant_of_address(&server->tenants, fd, c->peer, sizeof(c->peer));
     if (!c->tenant)
         return "they are gone already";
@@ -915,8 +900,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_server_options *o
     o->idle_ms = MIN(o->idle_ms, (uint32_t)INT32_MAX);
     o->tcp_idle_ms = MIN(o->tcp_idle_ms, (uint32_t)INT32_MAX);
     server->tenants.options = o;
-    server->listeners = (struct rpc_listeners){
-        .spare_fd = -1, .accepted = connection_accepted, .closed = handle_closed, .data = server};
+    server->listeners = (struct rpc_listeners){.spare_fd = -1, .accepted = connection_accepted, .data = server};
     server->services = (struct rpc_services){.methods = o->methods, .n = n};
     for (size_t i = 0; i < n + RPC_SERVICES_METHODS; i++) {
         const bool own = i >= n;
@@ -937,7 +921,6 @@ titan_status rpc_server_listen(struct rpc_server *server, const char *address, c
                                struct titan_error *err)
 {
     titan_assert(!server->started);
-    TRY(rpc_target_check(address, err));
     if (strncmp(address, "unix:", 5) == 0)
         tls = NULL;
     if (tls && !tls->certificate[0])
@@ -1004,7 +987,7 @@ static void shutdown_advance(struct rpc_server *server)
     if (!server->stopping || server->stopped || server->n_up > 0 || server->n_calls > 0)
         return;
     server->stopped = true;
-    server->handles = 2 + rpc_listeners_close(&server->listeners);
+    server->handles = 2;
     rpc_proxy_close(TAKE(server->proxy)); /* its ended tags must precede the queue's end */
     uv_close((uv_handle_t *)&server->timer, timer_closed);
     rpc_queue_stop(&server->queue, handle_closed, server);
@@ -1029,7 +1012,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
         return;
     }
     rpc_server_set_serving(server, false);
-    rpc_listeners_stop(&server->listeners);
+    rpc_listeners_close(&server->listeners);
     for (struct connection *c = server->connections; c; c = c->next)
         connection_shut(c, false);
     /* Health watches and reflection streams never end by themselves. */
@@ -1046,7 +1029,7 @@ void rpc_server_free(struct rpc_server *server)
         return;
     titan_assert(!server->started || (server->stopped && server->handles == 0));
     titan_assert(!server->connections && server->n_calls == 0);
-    rpc_listeners_free(&server->listeners);
+    rpc_listeners_close(&server->listeners);
     rpc_tenants_free(&server->tenants);
     rpc_pair_free(server->pair);
     free(server->endpoints);

@@ -20,13 +20,6 @@ static struct rpc_tenant **bucket_of(struct rpc_tenants *all, const char *key)
     return &all->buckets[hash_index(hash_text(HASH_INIT, key), RPC_TENANT_BUCKETS)];
 }
 
-static void tenant_free(struct rpc_tenant *tenant)
-{
-    if (tenant->own.quota)
-        grpc_resource_quota_unref(tenant->own.quota);
-    free(tenant);
-}
-
 /* Takes the tenant out of the table; a user's connections that gRPC has not shut down yet may still refer to it. */
 static void forget(struct rpc_tenants *all, struct rpc_tenant *tenant)
 {
@@ -38,7 +31,7 @@ static void forget(struct rpc_tenants *all, struct rpc_tenant *tenant)
     tenant->forgotten = true;
     all->n_users -= tenant->kind == RPC_ID_UID && !tenant->trusted;
     if (tenant->n_refs == 0)
-        tenant_free(tenant);
+        free(tenant);
 }
 
 /* Finds or makes the tenant with this key. A new user has no name yet. */
@@ -64,7 +57,7 @@ static struct rpc_tenant *get(struct rpc_tenants *all, enum rpc_id_kind kind, co
     if (!tenant)
         return NULL;
     struct rpc_tenant **bucket = bucket_of(all, key);
-    *tenant = (struct rpc_tenant){.next = *bucket, .kind = kind, .trusted = trusted, .n_refs = 1, .pool = &tenant->own};
+    *tenant = (struct rpc_tenant){.next = *bucket, .kind = kind, .trusted = trusted, .n_refs = 1};
     (void)snprintf(tenant->key, sizeof(tenant->key), "%s", key);
     all->n_users += counts;
     return *bucket = tenant;
@@ -138,48 +131,39 @@ void rpc_tenant_unref(struct rpc_tenants *all, struct rpc_tenant *tenant)
     if (!tenant->forgotten)
         forget(all, tenant);
     else
-        tenant_free(tenant);
+        free(tenant);
 }
 
 void rpc_tenant_connected(struct rpc_tenants *all, struct rpc_tenant *tenant, int by)
 {
+    static const size_t n_pools[RPC_CLASSES] = {[RPC_USERS] = RPC_POOLS, [RPC_ADDRESSES] = 64, [RPC_TRUSTED] = 2};
     const bool tcp = tenant->kind == RPC_ID_NONE;
+    const enum rpc_class_kind kind = tenant->trusted ? RPC_TRUSTED : tcp ? RPC_ADDRESSES : RPC_USERS;
+    struct rpc_class *class = &all->classes[kind];
     titan_assert(by == 1 || (by == -1 && tenant->n_connections > 0));
+    class->n_connections += (uint32_t)by;
     tenant->n_connections += (uint32_t)by;
-    const bool begins = by == 1 && tenant->n_connections == 1;
-    if (begins && tcp) {
-        tenant->pool = all->pools;
-        for (size_t i = 0; i < RPC_TENANT_POOLS; i++)
-            if (all->pools[i].n < tenant->pool->n)
-                tenant->pool = &all->pools[i];
+    if (by == 1 && tenant->n_connections == 1) {
+        tenant->pool = class->pools; /* the one that the fewest use */
+        for (size_t i = 0; i < n_pools[kind]; i++)
+            if (class->pools[i].n < tenant->pool->n)
+                tenant->pool = &class->pools[i];
+        class->n_active += tenant->pool->n++ == 0;
+    } else if (tenant->n_connections == 0) {
+        class->n_active -= --tenant->pool->n == 0;
     }
-    struct rpc_pool *pool = tenant->pool;
-    if (!pool->quota) {
-        const uint64_t share = tenant->trusted ? 0 : all->share[tcp];
-        pool->quota = grpc_resource_quota_create(tenant->key);
-        grpc_resource_quota_resize(pool->quota, (size_t)(share ? share : all->options->memory_bytes));
-    }
-    if (tenant->trusted)
-        return;
-    all->n_connections[tcp] += (uint32_t)by;
-    if (begins)
-        all->n_active[tcp] += pool->n++ == 0;
-    else if (tenant->n_connections == 0)
-        all->n_active[tcp] -= --pool->n == 0;
 
-    /* Divides gRPC's memory among users, or addresses, with connections. */
+    /* Divides gRPC's memory among the pools with connections. */
     const uint64_t most = all->options->memory_bytes;
-    const uint64_t share = MIN(most, SHARES * most / MAX(all->n_active[tcp], 1));
-    if (share == all->share[tcp])
-        return;
-    all->share[tcp] = share;
-    for (size_t i = 0; tcp && i < RPC_TENANT_POOLS; i++)
-        if (all->pools[i].quota)
-            grpc_resource_quota_resize(all->pools[i].quota, (size_t)share);
-    for (size_t i = 0; !tcp && i < RPC_TENANT_BUCKETS; i++)
-        for (struct rpc_tenant *t = all->buckets[i]; t; t = t->next)
-            if (t->own.quota && !t->trusted)
-                grpc_resource_quota_resize(t->own.quota, (size_t)share);
+    const uint64_t share = MIN(most, SHARES * most / MAX(class->n_active, 1));
+    if (!tenant->pool->quota) {
+        tenant->pool->quota = grpc_resource_quota_create(tenant->key);
+        grpc_resource_quota_resize(tenant->pool->quota, (size_t)share);
+    }
+    for (size_t i = 0; share != class->share && i < n_pools[kind]; i++)
+        if (class->pools[i].quota)
+            grpc_resource_quota_resize(class->pools[i].quota, (size_t)share);
+    class->share = share;
 }
 
 void rpc_tenants_free(struct rpc_tenants *all)
@@ -187,7 +171,7 @@ void rpc_tenants_free(struct rpc_tenants *all)
     for (size_t i = 0; i < RPC_TENANT_BUCKETS; i++)
         while (all->buckets[i])
             forget(all, all->buckets[i]);
-    for (size_t i = 0; i < RPC_TENANT_POOLS; i++)
-        if (all->pools[i].quota)
-            grpc_resource_quota_unref(all->pools[i].quota);
+    for (size_t i = 0; i < RPC_CLASSES * RPC_POOLS; i++)
+        if (all->classes[i / RPC_POOLS].pools[i % RPC_POOLS].quota)
+            grpc_resource_quota_unref(all->classes[i / RPC_POOLS].pools[i % RPC_POOLS].quota);
 }

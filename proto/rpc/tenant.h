@@ -3,8 +3,8 @@
  * address of TCP, or a certificate or token. Private to proto/rpc; one thread.
  *
  * All connections of a user or address share a quota of gRPC's memory: incomplete messages and unsent output. Many
- * users together get SHARES times the quota of one user, and so do many addresses. With more than POOLS addresses,
- * several addresses share a quota. */
+ * users together get SHARES times the quota of one user, and so do many addresses. With more than 64 addresses, several
+ * addresses share a quota. */
 #ifndef TITAN_PROTO_RPC_TENANT_H
 #define TITAN_PROTO_RPC_TENANT_H
 
@@ -12,11 +12,19 @@
 
 #include "proto/rpc/server.h"
 
-enum { RPC_TENANT_BUCKETS = 1024, RPC_TENANT_POOLS = 64 };
+/* TRUSTED: root, and this process's uid. */
+enum rpc_class_kind { RPC_USERS, RPC_ADDRESSES, RPC_TRUSTED, RPC_CLASSES };
+enum { RPC_TENANT_BUCKETS = 1024, RPC_POOLS = 512 };
 
-struct rpc_pool {
-    grpc_resource_quota *quota;
-    uint32_t n; /* tenants with connections */
+/* Tenants that share the memory of gRPC among themselves. */
+struct rpc_class {
+    struct rpc_pool {
+        grpc_resource_quota *quota;
+        uint32_t n; /* tenants with connections */
+    } pools[RPC_POOLS];
+    uint32_t n_connections;
+    uint32_t n_active; /* pools with connections */
+    uint64_t share;    /* memory of each pool */
 };
 
 struct rpc_tenant {
@@ -29,18 +37,15 @@ struct rpc_tenant {
     uint32_t n_refs;              /* 0: the user is kept only for its name */
     uint32_t n_connections;
     uint32_t n_calls; /* open calls; calls of a caller with a certificate or token count in the caller's own tenant */
-    uint32_t n_own_calls; /* open calls of health and reflection over its connections, of any caller */
-    struct rpc_pool own, *pool;
+    uint32_t n_own_calls;  /* open calls of health and reflection over its connections, of any caller */
+    struct rpc_pool *pool; /* while it has connections */
 };
 
 struct rpc_tenants {
     const struct rpc_server_options *options;
     struct rpc_tenant *buckets[RPC_TENANT_BUCKETS];
-    struct rpc_pool pools[RPC_TENANT_POOLS]; /* pools of addresses */
-    uint32_t n_users;                        /* untrusted users */
-    /* [0]: of users, [1]: of addresses; both without trusted tenants. */
-    uint32_t n_connections[2], n_active[2]; /* n_active: pools with connections */
-    uint64_t share[2];                      /* memory of each pool; 0 = options.memory_bytes */
+    struct rpc_class classes[RPC_CLASSES];
+    uint32_t n_users; /* untrusted users */
 };
 
 /* The tenant of a new connection; NULL: refused. The caller gets a reference. */

@@ -7,16 +7,10 @@
 
 #include <limits.h>
 
-#include "base/error.h"
-
 /* PEM files: the authority of the peers' certificates, and the own certificate chain and key. A client may have no
  * certificate (certificate and key ""). */
 struct rpc_tls {
     char ca[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
 };
-
-/* Do the files exist, are they readable, and do they fit each other? TITAN_EPERM: users other than its owner have
- * rights to the key. */
-titan_status rpc_tls_check(const struct rpc_tls *tls, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -30,7 +30,6 @@ KEPT = {
     "checkpoint_unfinished_path": "",
     "safetensors_open": "a file by its path",
     "state_snapshot": "a state as fp32",
-    "rpc_tls_check": "files of TLS without a server",
     "failpoint_set": "",
     "failpoint_on_call": "",
     "recipe_print_reference": "the reference of keys in docs/recipes.md",
