@@ -30,20 +30,6 @@ struct measurement {
 
 typedef titan_status (*process_fn)(const struct measurement *m, int index, int n, struct titan_error *err);
 
-static _Noreturn void process_main(const struct measurement *m, process_fn fn, int index, int n)
-{
-    struct titan_error err = {0};
-    struct board *const b = m->board;
-
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const titan_status status = fn(m, index, n, &err);
-    if (status != TITAN_OK && !atomic_exchange(&b->failed, 1)) {
-        err.status = status;
-        b->err = err;
-    }
-    _exit(status == TITAN_OK ? 0 : 1);
-}
-
 static void kill_all(const pid_t *pids, int n)
 {
     for (int i = 0; i < n; i++)
@@ -60,8 +46,16 @@ static titan_status run_processes(const struct measurement *m, process_fn fn, in
     titan_assert(n >= 1 && n <= MEASURE_MEMBERS_MAX);
     for (int i = 0; i < n; i++) {
         pids[i] = fork();
-        if (pids[i] == 0)
-            process_main(m, fn, i, n);
+        if (pids[i] == 0) {
+            struct titan_error why = {0};
+            (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+            const titan_status status = fn(m, i, n, &why);
+            if (status != TITAN_OK && !atomic_exchange(&m->board->failed, 1)) {
+                why.status = status;
+                m->board->err = why;
+            }
+            _exit(status == TITAN_OK ? 0 : 1);
+        }
         if (pids[i] < 0) {
             kill_all(pids, i);
             failed = true;
@@ -160,33 +154,27 @@ static titan_status take_member(const struct measurement *m, int index, int n, s
     return transfers_take(&options, m->board, err);
 }
 
-/* Marks the first row of each transfer of `members` members: several ranks have the same transfers. */
-static int mark_transfers(struct board *b, int n, int members)
-{
-    int marked = 0;
-
-    titan_assert(n <= BOARD_ROWS);
-    for (int i = 0; i < n; i++) {
-        const struct cost_row *c = &b->rows[i].cost;
-        bool known = false;
-        if (c->kind != COST_TRANSFER || c->size != members)
-            continue;
-        for (int k = 0; k < i && !known; k++)
-            known = b->rows[k].cost.kind == COST_TRANSFER && b->rows[k].cost.size == members &&
-                    b->rows[k].cost.bytes == c->bytes && strcmp(b->rows[k].cost.key, c->key) == 0;
-        b->rows[i].count = known ? 0 : 1;
-        marked += !known;
-    }
-    return marked;
-}
-
 static titan_status measure_transfers(struct measurement *m, struct titan_error *err)
 {
     struct board *const b = m->board;
     const int n = MIN(atomic_load(&b->n), BOARD_ROWS);
 
+    titan_assert(n <= BOARD_ROWS);
     for (int members = 2; members <= MEASURE_MEMBERS_MAX; members++) {
-        if (mark_transfers(b, n, members) == 0)
+        /* Marks the first row of each transfer: several ranks have the same transfers. */
+        int marked = 0;
+        for (int i = 0; i < n; i++) {
+            const struct cost_row *c = &b->rows[i].cost;
+            bool known = false;
+            if (c->kind != COST_TRANSFER || c->size != members)
+                continue;
+            for (int k = 0; k < i && !known; k++)
+                known = b->rows[k].cost.kind == COST_TRANSFER && b->rows[k].cost.size == members &&
+                        b->rows[k].cost.bytes == c->bytes && strcmp(b->rows[k].cost.key, c->key) == 0;
+            b->rows[i].count = known ? 0 : 1;
+            marked += !known;
+        }
+        if (marked == 0)
             continue;
         TRY(comm_shm_segment(members, &m->memfd, err));
         const titan_status status = run_processes(m, take_member, members, err);
@@ -205,29 +193,6 @@ static titan_status measure_transfers(struct measurement *m, struct titan_error 
 }
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
-
-/* Puts the mean over the actions of all ranks with this operation into the table. */
-static titan_status put_operation(struct board *b, int n, int at, struct cost_table *t, struct titan_error *err)
-{
-    struct board_row *row = &b->rows[at];
-    double sum = 0, spread = 0, count = 0;
-
-    titan_assert(row->count > 0);
-    for (int i = at; i < n; i++) {
-        struct board_row *other = &b->rows[i];
-        if (other->cost.kind != COST_OPERATION || other->cost.size != row->cost.size ||
-            strcmp(other->cost.key, row->cost.key) != 0)
-            continue;
-        sum += other->cost.seconds * other->count;
-        spread += other->cost.spread * other->count;
-        count += other->count;
-        if (i > at)
-            other->count = 0;
-    }
-    row->cost.seconds = sum / count;
-    row->cost.spread = spread / count;
-    return cost_table_put(t, &row->cost, err);
-}
 
 static titan_status write_table(const struct measurement *m, struct buf *out, struct titan_error *err)
 {
@@ -254,14 +219,29 @@ static titan_status write_table(const struct measurement *m, struct buf *out, st
     }
     t.host = b->host;
     for (int i = 0; i < n; i++) {
-        const struct board_row *row = &b->rows[i];
-        if (row->cost.kind == COST_TRANSFER && row->cost.seconds > 0) {
-            TRY(cost_table_put(&t, &row->cost, err));
-            transfers++;
-        } else if (row->cost.kind == COST_OPERATION && row->count > 0) {
-            TRY(put_operation(b, n, i, &t, err));
-            operations++;
+        struct board_row *row = &b->rows[i];
+        const bool transfer = row->cost.kind == COST_TRANSFER;
+        if (transfer ? row->cost.seconds <= 0 : row->count <= 0)
+            continue;
+        /* An operation takes the mean over the actions of all ranks with this operation. */
+        double sum = 0, spread = 0, count = 0;
+        for (int k = i; k < n && !transfer; k++) {
+            struct board_row *other = &b->rows[k];
+            if (other->cost.kind != COST_OPERATION || other->cost.size != row->cost.size ||
+                strcmp(other->cost.key, row->cost.key) != 0)
+                continue;
+            sum += other->cost.seconds * other->count;
+            spread += other->cost.spread * other->count;
+            count += other->count;
+            if (k > i)
+                other->count = 0;
         }
+        if (!transfer) {
+            row->cost.seconds = sum / count;
+            row->cost.spread = spread / count;
+        }
+        TRY(cost_table_put(&t, &row->cost, err));
+        *(transfer ? &transfers : &operations) += 1;
     }
     cost_table_print(&t, &text);
     if (buf_failed(&text))

@@ -41,43 +41,44 @@ static size_t bytes_of(const struct board_row *row, size_t members)
     return (row->op == OP_ALL_GATHER ? members + 1 : 2) * ((bytes + ALIGN - 1) / ALIGN * ALIGN + ALIGN);
 }
 
-static titan_status start(const struct member *m, const struct board_row *row, char *at)
-{
-    const size_t n = (size_t)m->options->members, bytes = (size_t)row->cost.bytes, elem = dtype_bytes(row->dt);
-    char *const to = at + (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    struct stream *const s = m->stream;
-
-    switch (row->op) {
-    case OP_ALL_GATHER:
-        return comm_shm.all_gather(m->comm, to, at, bytes / elem, row->dt, s);
-    case OP_REDUCE_SCATTER:
-        return comm_shm.reduce_scatter(m->comm, to, at, bytes / n / elem, row->dt, s);
-    case OP_ALL_REDUCE:
-    case OP_AGREE:
-        return comm_shm.all_reduce(m->comm, at, bytes / elem, row->dt, s);
-    case OP_ALL_TO_ALL:
-    case OP_ALL_TO_ALL_V:
-        return comm_shm.all_to_all(m->comm, to, at, bytes / n, s);
-    case OP_SHIFT:
-        return comm_shm.shift(m->comm, to, at, bytes, 1, s);
-    default:
-        return m->options->rank == 0 ? comm_shm.send(m->comm, at, bytes, 1, s)
-                                     : comm_shm.recv(m->comm, at, bytes, 0, s);
-    }
-}
-
 static titan_status run_rounds(const struct member *m, const struct board_row *row, int rounds, int64_t *ret_ns,
                                int64_t *ret_processor_ns, struct titan_error *err)
 {
-    const size_t each = bytes_of(row, (size_t)m->options->members), slots = m->pool_bytes / each;
+    const size_t n = (size_t)m->options->members, each = bytes_of(row, n), slots = m->pool_bytes / each;
+    const size_t bytes = (size_t)row->cost.bytes, count = bytes / dtype_bytes(row->dt);
+    struct stream *const s = m->stream;
 
     titan_assert(slots >= 1 && rounds >= 1);
-    TRY(comm_shm.barrier(m->comm, m->stream));
-    TRY(m->device.ops->stream_sync(m->stream, err));
+    TRY(comm_shm.barrier(m->comm, s));
+    TRY(m->device.ops->stream_sync(s, err));
     const int64_t began_ns = clock_mono_ns(), processor_began_ns = processor_ns();
-    for (int i = 0; i < rounds; i++)
-        TRY(start(m, row, m->pool + (size_t)i % slots * each));
-    TRY(m->device.ops->stream_sync(m->stream, err));
+    for (int i = 0; i < rounds; i++) {
+        char *const at = m->pool + (size_t)i % slots * each, *const to = at + (bytes + ALIGN - 1) / ALIGN * ALIGN;
+        switch (row->op) {
+        case OP_ALL_GATHER:
+            TRY(comm_shm.all_gather(m->comm, to, at, count, row->dt, s));
+            break;
+        case OP_REDUCE_SCATTER:
+            TRY(comm_shm.reduce_scatter(m->comm, to, at, bytes / n / dtype_bytes(row->dt), row->dt, s));
+            break;
+        case OP_ALL_REDUCE:
+        case OP_AGREE:
+            TRY(comm_shm.all_reduce(m->comm, at, count, row->dt, s));
+            break;
+        case OP_ALL_TO_ALL:
+        case OP_ALL_TO_ALL_V:
+            TRY(comm_shm.all_to_all(m->comm, to, at, bytes / n, s));
+            break;
+        case OP_SHIFT:
+            TRY(comm_shm.shift(m->comm, to, at, bytes, 1, s));
+            break;
+        default:
+            TRY(m->options->rank == 0 ? comm_shm.send(m->comm, at, bytes, 1, s)
+                                      : comm_shm.recv(m->comm, at, bytes, 0, s));
+            break;
+        }
+    }
+    TRY(m->device.ops->stream_sync(s, err));
     *ret_ns = (clock_mono_ns() - began_ns) / rounds;
     *ret_processor_ns = (processor_ns() - processor_began_ns) / rounds;
     return TITAN_OK;

@@ -204,17 +204,6 @@ static double filled(const struct program *p, const struct action *a, int operan
     return 1;
 }
 
-/* Bytes of an operand that are also in the span of the operand before. Gate and up are columns of one matrix: between
- * the rows of gate lie the rows of up. */
-static size_t shared_bytes(const struct operand *o, int operand)
-{
-    if (operand == 0)
-        return 0;
-    const struct operand *x = &o[operand - 1], *y = &o[operand];
-    const size_t from = MAX(x->offset, y->offset), to = MIN(x->offset + x->bytes, y->offset + y->bytes);
-    return x->buffer == y->buffer && x->access == y->access && x->bytes == y->bytes && to > from ? to - from : 0;
-}
-
 static double touched_bytes(const struct program *p, const struct action *a)
 {
     const struct operand *o = action_operands(p, a);
@@ -223,8 +212,17 @@ static double touched_bytes(const struct program *p, const struct action *a)
     /* Float8 operands are counted with what makes them. */
     const int n = a->op == OP_MATMUL ? OPERAND_OF(matmul, work) : a->n_operands;
 
-    for (int i = 0; i < n; i++)
-        bytes += (double)(o[i].bytes - shared_bytes(o, i)) * (o[i].access == ACCESS_UPDATE ? 2 : 1) * filled(p, a, i);
+    for (int i = 0; i < n; i++) {
+        /* Bytes that are also in the span of the operand before. Gate and up are columns of one matrix: between the
+         * rows of gate lie the rows of up. */
+        size_t shared = 0;
+        if (i > 0 && o[i].buffer == o[i - 1].buffer && o[i].access == o[i - 1].access && o[i].bytes == o[i - 1].bytes) {
+            const size_t from = MAX(o[i - 1].offset, o[i].offset);
+            const size_t to = MIN(o[i - 1].offset, o[i].offset) + o[i].bytes;
+            shared = to > from ? to - from : 0;
+        }
+        bytes += (double)(o[i].bytes - shared) * (o[i].access == ACCESS_UPDATE ? 2 : 1) * filled(p, a, i);
+    }
     return bytes;
 }
 
@@ -283,94 +281,60 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }
 
-/* Do gradients that repeat need more scratch than a library is given? */
-static bool too_long(const struct op_attention_dgrad *g)
-{
-    const double group = (double)g->H / (double)g->K * (double)g->Tq * (double)g->Tk * 2;
-    return group > (double)ATTENTION_GROUP_PARTS * (double)ATTENTION_PART_BYTES;
-}
-
-/* FLOP/s of attention by a library, or by our own kernels where the library does not serve and they have no tensor
- * cores. Masked attention is taken for served, as in the runs that the efficiencies are from. */
-static double attention_rate(const struct cost *c, const struct program *p, const struct action *a)
+/* By a library, or by our own kernels where the library does not serve and they have no tensor cores. Masked attention
+ * is taken for served, as in the runs that the efficiencies are from. */
+static double attention_time(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
     const struct op_params *q = action_params(p, a);
     const enum attention_order order = op_attention_order(q->flags);
-    const bool forward = a->op == OP_ATTENTION, own_order = order == ATTENTION_FIXED && m->attention_own_tensor,
-               repeats = !forward && (order == ATTENTION_REPEATABLE || own_order);
-    const double own = forward ? m->attention_own : m->attention_own_dgrad;
+    const bool forward = a->op == OP_ATTENTION, masked = q->flags & OP_MASKED;
+    const bool own_order = order == ATTENTION_FIXED && m->attention_own_tensor;
+    const bool repeats = !forward && (order == ATTENTION_REPEATABLE || own_order);
+
+    /* Gradients that repeat may need more scratch than a library is given. */
+    const struct op_attention_dgrad *const g = &q->attention_dgrad;
+    const bool too_long = !forward && (double)g->H / (double)g->K * (double)g->Tq * (double)g->Tk * 2 >
+                                          (double)ATTENTION_GROUP_PARTS * (double)ATTENTION_PART_BYTES;
     const bool served =
-        m->attention_own_tensor || order == ATTENTION_ANY ||
-        (order == ATTENTION_FIXED ? (q->flags & OP_MASKED) != 0 : forward || !too_long(&q->attention_dgrad));
+        m->attention_own_tensor || order == ATTENTION_ANY || (order == ATTENTION_FIXED ? masked : !too_long);
 
-    if (own > 0 && (q->dt == DTYPE_F32 || !served))
-        return own;
-    const double slower = repeats && m->attention_repeatable > 0 ? m->attention_repeatable : 1;
-    return peak_of(c, p, a) * (forward ? m->attention_efficiency : m->attention_dgrad_efficiency) / slower;
-}
-
-static double attention_time(const struct cost *c, const struct program *p, const struct action *a)
-{
-    const double masked = action_params(p, a)->flags & OP_MASKED ? c->machine->attention_masked : 1;
-    return masked * cost_flops(p, a) / attention_rate(c, p, a);
+    double rate = forward ? m->attention_own : m->attention_own_dgrad; /* FLOP/s */
+    if (rate <= 0 || (q->dt != DTYPE_F32 && served))
+        rate = peak_of(c, p, a) * (forward ? m->attention_efficiency : m->attention_dgrad_efficiency) /
+               (repeats && m->attention_repeatable > 0 ? m->attention_repeatable : 1);
+    return (masked ? m->attention_masked : 1) * cost_flops(p, a) / rate;
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
 
-struct links {
-    int n, machines;
-    double bandwidth, latency;
-};
-
-static struct links links_of(const struct machine *m, const struct mesh *mesh, enum group group)
-{
-    const int n = mesh_group_size(mesh, group);
-    const int on_one = MAX(1, MIN(n, m->node / mesh_group_stride(mesh, group)));
-    titan_assert(on_one >= 1 && on_one <= m->node);
-    const int count = (n + on_one - 1) / on_one;
-    const double net = m->net_bandwidth * on_one;
-    return (struct links){.n = n,
-                          .machines = count,
-                          .bandwidth = count == 1    ? m->link_bandwidth
-                                       : on_one == 1 ? net
-                                                     : MIN(m->link_bandwidth, net),
-                          .latency = count == 1 ? m->link_latency : m->net_latency};
-}
-
 double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes)
 {
-    const struct links l = links_of(m, mesh, group);
-    const double n = l.n, steps = l.machines > 1 ? l.machines + log2(n) : n - 1;
+    const int members = mesh_group_size(mesh, group);
+    const int on_one = MAX(1, MIN(members, m->node / mesh_group_stride(mesh, group)));
+    const int nodes = (members + on_one - 1) / on_one;
+    const double latency = nodes == 1 ? m->link_latency : m->net_latency, net = m->net_bandwidth * on_one;
+    const double bandwidth = nodes == 1 ? m->link_bandwidth : on_one == 1 ? net : MIN(m->link_bandwidth, net);
+    const double n = members, steps = nodes > 1 ? nodes + log2(n) : n - 1;
 
-    titan_assert(bytes >= 0 && l.bandwidth > 0);
+    titan_assert(on_one >= 1 && on_one <= m->node);
+    titan_assert(bytes >= 0 && bandwidth > 0);
     switch (op) {
     case OP_ALL_GATHER: /* bytes: one rank's part */
-        return steps * l.latency + bytes * (n - 1) / l.bandwidth;
+        return steps * latency + bytes * (n - 1) / bandwidth;
     case OP_REDUCE_SCATTER: /* bytes: the whole */
     case OP_ALL_TO_ALL:
     case OP_ALL_TO_ALL_V:
-        return steps * l.latency + bytes * (n - 1) / n / l.bandwidth;
+        return steps * latency + bytes * (n - 1) / n / bandwidth;
     case OP_ALL_REDUCE:
     case OP_AGREE: /* small messages go up and down a tree */
-        return 2 * (log2(n) * l.latency + bytes * (n - 1) / n / l.bandwidth);
+        return 2 * (log2(n) * latency + bytes * (n - 1) / n / bandwidth);
     default: /* one message */
-        return l.latency + bytes / (l.machines > 1 ? m->net_bandwidth : m->link_bandwidth);
+        return latency + bytes / (nodes > 1 ? m->net_bandwidth : m->link_bandwidth);
     }
 }
 
 /* --- what was measured -------------------------------------------------------------------------------------------- */
-
-static size_t updated_state(const struct program *p, const struct action *a)
-{
-    const struct operand *o = action_operands(p, a);
-    size_t bytes = 0;
-
-    titan_assert(a->op == OP_OPTIMISE && a->n_operands >= UPDATE_OPERANDS);
-    for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS)
-        bytes += o[k + OPERAND_OF(optimise, state)].bytes;
-    return bytes;
-}
 
 void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY_MAX])
 {
@@ -382,8 +346,14 @@ void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY
     titan_assert(q->dt < ARRAY_SIZE(types) && q->dt2 < ARRAY_SIZE(types));
     if (!op_is_transfer(op))
         program_print_params(p, a, &numbers);
-    if (op == OP_OPTIMISE) /* parameters of all units of the launch, and the types of masters and moments */
-        buf_printf(&numbers, " state=%zu", updated_state(p, a));
+    if (op == OP_OPTIMISE) { /* parameters of all units of the launch, and the types of masters and moments */
+        const struct operand *o = action_operands(p, a);
+        size_t bytes = 0;
+        titan_assert(a->n_operands >= UPDATE_OPERANDS);
+        for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS)
+            bytes += o[k + OPERAND_OF(optimise, state)].bytes;
+        buf_printf(&numbers, " state=%zu", bytes);
+    }
     if (!op_is_transfer(op) && a->stream != STREAM_COMPUTE)
         buf_printf(&numbers, " on %s", program_stream_name((enum stream_id)a->stream));
     (void)snprintf(ret, COST_KEY_MAX, "%s%s%s %s%s", types[q->dt], op == OP_CAST ? "/" : "",
@@ -466,24 +436,18 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     }
 }
 
-/* A transfer's bytes at the bandwidth of the group's links, as if no step had a latency. */
-static double transfer_floor(const struct cost *cost, const struct program *p, const struct action *a)
-{
-    struct machine prompt = *cost->machine;
-
-    if (p->mesh.world == 1)
-        return 0;
-    prompt.link_latency = prompt.net_latency = 0;
-    return cost_transfer(&prompt, &p->mesh, (enum op)a->op, channel_group((enum channel)a->channel),
-                         (double)cost_bytes(p, a));
-}
-
 double cost_floor(const struct cost *cost, const struct program *p, const struct action *a)
 {
     titan_assert(cost->machine && a->op < OP_COUNT);
     const enum op_class class = op_class((enum op)a->op);
-    if (op_is_transfer((enum op)a->op))
-        return transfer_floor(cost, p, a);
+    if (op_is_transfer((enum op)a->op)) {
+        /* A transfer's bytes at the bandwidth of the group's links, as if no step had a latency. */
+        struct machine prompt = *cost->machine;
+        prompt.link_latency = prompt.net_latency = 0;
+        return p->mesh.world == 1 ? 0
+                                  : cost_transfer(&prompt, &p->mesh, (enum op)a->op,
+                                                  channel_group((enum channel)a->channel), (double)cost_bytes(p, a));
+    }
     if (class == OP_CLASS_NO_TIME || class == OP_CLASS_FROM_HOST || a->stream == STREAM_COPY)
         return 0;
     return MAX(cost_flops(p, a) / peak_of(cost, p, a), touched_bytes(p, a) / cost->machine->memory_bandwidth);

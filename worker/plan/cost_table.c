@@ -34,26 +34,10 @@ static bool cpuinfo_field(const char *text, const char *name, char *out, size_t 
     return out[0] != 0;
 }
 
-static void add_isa(const char *text, struct cost_host *ret)
-{
-    static const char *const flags[] = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"};
-    char all[4096] = " ", word[32];
-
-    (void)cpuinfo_field(text, "flags", all + 1, sizeof all - 2);
-    all[strlen(all)] = ' '; /* zeros follow */
-    for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
-        (void)snprintf(word, sizeof word, " %s ", flags[i]);
-        const size_t at = strlen(ret->isa);
-        if (strstr(all, word))
-            (void)snprintf(ret->isa + at, sizeof ret->isa - at, "%s%s", at > 0 ? " " : "", flags[i]);
-    }
-    if (!ret->isa[0])
-        (void)snprintf(ret->isa, sizeof ret->isa, "plain");
-}
-
 void cost_host_of_cpu(struct cost_host *ret)
 {
-    char text[16384] = "", mhz[32] = "";
+    static const char *const flags[] = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"};
+    char text[16384] = "", mhz[32] = "", all[4096] = " ", word[32];
     cpu_set_t set;
     FILE *f = fopen("/proc/cpuinfo", "re");
 
@@ -67,7 +51,16 @@ void cost_host_of_cpu(struct cost_host *ret)
         (void)snprintf(ret->machine, sizeof ret->machine, "unknown");
     if (cpuinfo_field(text, "cpu MHz", mhz, sizeof mhz))
         ret->mhz = atoi(mhz);
-    add_isa(text, ret);
+    (void)cpuinfo_field(text, "flags", all + 1, sizeof all - 2);
+    all[strlen(all)] = ' '; /* zeros follow */
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
+        (void)snprintf(word, sizeof word, " %s ", flags[i]);
+        const size_t at = strlen(ret->isa);
+        if (strstr(all, word))
+            (void)snprintf(ret->isa + at, sizeof ret->isa - at, "%s%s", at > 0 ? " " : "", flags[i]);
+    }
+    if (!ret->isa[0])
+        (void)snprintf(ret->isa, sizeof ret->isa, "plain");
     (void)snprintf(ret->version, sizeof ret->version, "%s", titan_version);
 }
 
@@ -241,31 +234,6 @@ static titan_status head_field(struct reader *r, const char *name, char *out, si
     return TITAN_OK;
 }
 
-static titan_status read_head(struct reader *r, struct cost_host *ret, struct titan_error *err)
-{
-    char format[16], cores[16], mhz[16];
-    uint64_t number;
-
-    TRY(head_field(r, "titan-costs", format, sizeof format, err));
-    r->spreads = strcmp(format, FORMAT) == 0;
-    if (!r->spreads && strcmp(format, FORMAT_BEFORE) != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "cost table '%s' has format %s, this version reads " FORMAT_BEFORE " and " FORMAT, r->name,
-                          format);
-    TRY(head_field(r, "device", ret->device, sizeof ret->device, err));
-    TRY(head_field(r, "machine", ret->machine, sizeof ret->machine, err));
-    TRY(head_field(r, "isa", ret->isa, sizeof ret->isa, err));
-    TRY(head_field(r, "cores", cores, sizeof cores, err));
-    if (!whole_number(cores, SIZE_MOST, &number) || number == 0)
-        return damaged(r, "not a number of cores", err);
-    ret->cores = (int)number;
-    TRY(head_field(r, "mhz", mhz, sizeof mhz, err));
-    if (!whole_number(mhz, 1000000, &number))
-        return damaged(r, "not a clock", err);
-    ret->mhz = (int)number;
-    return head_field(r, "version", ret->version, sizeof ret->version, err);
-}
-
 static titan_status read_row(struct reader *r, struct cost_row *ret, struct titan_error *err)
 {
     const bool transfer = strcmp(r->fields[0], "transfer") == 0;
@@ -294,11 +262,30 @@ static titan_status read_row(struct reader *r, struct cost_row *ret, struct tita
 
 static titan_status read_table(struct reader *r, struct cost_table *ret, struct titan_error *err)
 {
+    struct cost_host *host = &ret->host;
     const char *line;
-    char expected[32];
-    uint64_t lines = 0;
+    char expected[32], format[16], cores[16], mhz[16];
+    uint64_t number, lines = 0;
 
-    TRY(read_head(r, &ret->host, err));
+    TRY(head_field(r, "titan-costs", format, sizeof format, err));
+    r->spreads = strcmp(format, FORMAT) == 0;
+    if (!r->spreads && strcmp(format, FORMAT_BEFORE) != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "cost table '%s' has format %s, this version reads " FORMAT_BEFORE " and " FORMAT, r->name,
+                          format);
+    TRY(head_field(r, "device", host->device, sizeof host->device, err));
+    TRY(head_field(r, "machine", host->machine, sizeof host->machine, err));
+    TRY(head_field(r, "isa", host->isa, sizeof host->isa, err));
+    TRY(head_field(r, "cores", cores, sizeof cores, err));
+    if (!whole_number(cores, SIZE_MOST, &number) || number == 0)
+        return damaged(r, "not a number of cores", err);
+    host->cores = (int)number;
+    TRY(head_field(r, "mhz", mhz, sizeof mhz, err));
+    if (!whole_number(mhz, 1000000, &number))
+        return damaged(r, "not a clock", err);
+    host->mhz = (int)number;
+    TRY(head_field(r, "version", host->version, sizeof host->version, err));
+
     for (;;) {
         struct cost_row row;
         line = r->at;
@@ -310,6 +297,7 @@ static titan_status read_table(struct reader *r, struct cost_table *ret, struct 
             return damaged(r, "not in order", err);
         TRY(cost_table_put(ret, &row, err));
     }
+
     (void)snprintf(expected, sizeof expected, "%016lx",
                    (unsigned long)hash_bytes(HASH_INIT, r->begin, (size_t)(line - r->begin)));
     if (r->n != 3 || !whole_number(r->fields[1], SIZE_MAX / 2, &lines) || lines != ret->n)

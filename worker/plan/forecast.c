@@ -346,21 +346,6 @@ static void print_memory(const struct forecast *f, struct buf *out)
             f->fitting_room);
 }
 
-static void print_bytes(const struct forecast *f, struct buf *out)
-{
-    if (f->plan->opt.world == 1)
-        return;
-    char text[UNITS_TEXT];
-    buf_puts(out, "\nsent by a rank in a step\n");
-    for (int k = 0; k < TRAFFIC_COUNT; k++) {
-        double most = 0;
-        for (int i = 0; i < f->n; i++)
-            most = MAX(most, f->bytes[i][k]);
-        if (most > 0)
-            buf_printf(out, "  %-12s %12s\n", traffic_name(k), format_bytes((uint64_t)most, text));
-    }
-}
-
 struct part {
     const char *name;
     double seconds, floor; /* floor 0: the part is a wait */
@@ -395,17 +380,30 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
     return n;
 }
 
-static void print_time(const struct forecast *f, struct buf *out)
+void forecast_print(const struct forecast *f, struct buf *out)
 {
     struct part parts[CHANNEL_COUNT + 5];
-    const int n = parts_of(&f->time[f->busiest], parts);
+    char text[UNITS_TEXT];
+    double floor = 0;
 
     titan_assert(f->busiest >= 0 && f->busiest < f->n);
-    const int digits = f->step < 0.1 ? 6 : 4;
+    print_head(f, out);
+    print_memory(f, out);
+
+    if (f->plan->opt.world > 1)
+        buf_puts(out, "\nsent by a rank in a step\n");
+    for (int k = 0; k < TRAFFIC_COUNT && f->plan->opt.world > 1; k++) {
+        double most = 0;
+        for (int i = 0; i < f->n; i++)
+            most = MAX(most, f->bytes[i][k]);
+        if (most > 0)
+            buf_printf(out, "  %-12s %12s\n", traffic_name(k), format_bytes((uint64_t)most, text));
+    }
+
+    const int n = parts_of(&f->time[f->busiest], parts), digits = f->step < 0.1 ? 6 : 4;
     buf_printf(out, "\nstep        %.*f s, %.0f tokens/s per device, MFU %.1f %%\n", digits, f->step,
                f->tokens_per_second, 100 * f->mfu);
     buf_printf(out, "where it goes on the busiest rank (pp %d)                  floor\n", f->busiest);
-    double floor = 0;
     for (int i = 0; i < n; i++) {
         floor += parts[i].floor;
         if (parts[i].seconds <= 0.001 * f->step)
@@ -421,14 +419,6 @@ static void print_time(const struct forecast *f, struct buf *out)
                "floor       %.*f s, %.1f %% of the step: FLOPs at the peak or bytes at the memory's bandwidth, without "
                "waits\n",
                digits, floor, 100 * floor / f->step);
-}
-
-void forecast_print(const struct forecast *f, struct buf *out)
-{
-    print_head(f, out);
-    print_memory(f, out);
-    print_bytes(f, out);
-    print_time(f, out);
 }
 
 /* What an operation of a step costs, over all times that it runs. */
@@ -502,26 +492,6 @@ titan_status forecast_print_operations(const struct forecast *f, const struct si
 
 /* --- for programs ------------------------------------------------------------------------------------------------- */
 
-static void json_rank(const struct forecast *f, int i, struct buf *out)
-{
-    struct part parts[CHANNEL_COUNT + 5];
-    const struct forecast_memory *m = &f->memory[i];
-
-    buf_printf(out, "{\"pp_rank\":%d,\"memory\":{", i);
-    for (int k = 0; k < MEMORY_COUNT; k++)
-        buf_printf(out, "\"%s\":%zu,", memory_kind_name((enum memory_kind)k), m->bytes[k]);
-    buf_printf(out, "\"planned\":%zu,\"process\":%zu,\"connections\":%zu,\"predicted\":%.0f},\"sent_bytes\":{",
-               m->total, m->process, m->peers, m->predicted);
-    for (int k = 0; k < TRAFFIC_COUNT; k++)
-        buf_printf(out, "%s\"%s\":%.0f", k ? "," : "", traffic_name(k), f->bytes[i][k]);
-    buf_puts(out, "},\"seconds\":{");
-    const int n = parts_of(&f->time[i], parts);
-    for (int k = 0; k < n; k++)
-        buf_printf(out, "%s\"%s\":%.6f", k ? "," : "", parts[k].name, parts[k].seconds);
-    const struct forecast_time *t = &f->time[i];
-    buf_printf(out, "},\"floor_seconds\":%.6f}", t->matmul_floor + t->attention_floor + t->memory_floor);
-}
-
 titan_status forecast_json(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                            struct buf *out, struct titan_error *err)
 {
@@ -547,8 +517,21 @@ titan_status forecast_json(const struct forecast *f, const struct simulation *s,
         buf_printf(out, "\"fitting_expert_parallel_room\":%d,", f->fitting_room);
     buf_puts(out, "\"ranks\":[");
     for (int i = 0; i < f->n; i++) {
-        buf_puts(out, i ? "," : "");
-        json_rank(f, i, out);
+        const struct forecast_memory *of = &f->memory[i];
+        const struct forecast_time *t = &f->time[i];
+        struct part parts[CHANNEL_COUNT + 5];
+        const int n = parts_of(t, parts);
+        buf_printf(out, "%s{\"pp_rank\":%d,\"memory\":{", i ? "," : "", i);
+        for (int k = 0; k < MEMORY_COUNT; k++)
+            buf_printf(out, "\"%s\":%zu,", memory_kind_name((enum memory_kind)k), of->bytes[k]);
+        buf_printf(out, "\"planned\":%zu,\"process\":%zu,\"connections\":%zu,\"predicted\":%.0f},\"sent_bytes\":{",
+                   of->total, of->process, of->peers, of->predicted);
+        for (int k = 0; k < TRAFFIC_COUNT; k++)
+            buf_printf(out, "%s\"%s\":%.0f", k ? "," : "", traffic_name(k), f->bytes[i][k]);
+        buf_puts(out, "},\"seconds\":{");
+        for (int k = 0; k < n; k++)
+            buf_printf(out, "%s\"%s\":%.6f", k ? "," : "", parts[k].name, parts[k].seconds);
+        buf_printf(out, "},\"floor_seconds\":%.6f}", t->matmul_floor + t->attention_floor + t->memory_floor);
     }
     buf_puts(out, "]");
     if (s) {

@@ -47,14 +47,6 @@ static const struct fusion fusions[] = {
      .slot = {{LOSS(stats), LOSS(logits), LOSS(targets)}, {LOSS(losses), LOSS(logits), LOSS(targets), LOSS(stats)}}},
 };
 
-static const struct fusion *fusion_of(enum op fused, const struct op_params *params)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(fusions); i++)
-        if (fusions[i].fused == fused && fusions[i].no_gradient == (params->flags & OP_NO_GRADIENT))
-            return &fusions[i];
-    return NULL;
-}
-
 /* --- one as two --------------------------------------------------------------------------------------------------- */
 
 static void undo(const struct program *p, const struct fusion *f, const struct action *a, const struct operand *o,
@@ -96,8 +88,11 @@ static void undo(const struct program *p, const struct fusion *f, const struct a
 void fuse_undo(const struct program *p, const struct action *a, struct plain *ret)
 {
     const struct op_params *q = action_params(p, a);
-    const struct fusion *f = fusion_of((enum op)a->op, q);
+    const struct fusion *f = NULL;
 
+    for (size_t i = 0; i < ARRAY_SIZE(fusions) && !f; i++)
+        if (fusions[i].fused == a->op && fusions[i].no_gradient == (q->flags & OP_NO_GRADIENT))
+            f = &fusions[i];
     if (f) {
         undo(p, f, a, action_operands(p, a), q, ret);
         return;
@@ -125,51 +120,40 @@ static bool same_action(const struct program *p, const struct plain_action *x, c
     return true;
 }
 
-/* Fills in the fused action's operands and returns their number. 0: the two actions do not share the operand that the
- * fused action has once. */
-static int join_operands(const struct program *p, const struct fusion *f, const struct action *const two[FUSE_ACTIONS],
-                         struct operand ret[SLOTS])
-{
-    struct operand_form forms[FORMS_MAX];
-    bool given[SLOTS] = {false};
-    int n = 0;
-
-    for (int i = 0; i < FUSE_ACTIONS; i++) {
-        if (two[i]->n_operands != f->operands[i])
-            return 0;
-        for (int k = 0; k < f->operands[i]; k++) {
-            const int slot = f->slot[i][k];
-            titan_assert(slot >= 0 && slot < SLOTS);
-            ret[slot] = action_operands(p, two[i])[k];
-            n += !given[slot];
-            given[slot] = true;
-        }
-    }
-    const int takes = op_forms(f->fused, action_params(p, two[1]), 1, n, forms);
-    titan_assert(takes == n && n <= SLOTS);
-    for (int k = 0; k < n; k++)
-        ret[k].access = forms[k].access;
-    return n;
-}
-
 /* Puts a fused action in place of the second action, if fuse_undo() then gives both back. */
 static titan_status try_two(struct program *p, int first, int second, bool *ret_fused, struct titan_error *err)
 {
     const struct action *const two[FUSE_ACTIONS] = {&p->actions[first], &p->actions[second]};
     const struct op_params *q = action_params(p, two[1]);
     const struct fusion *f = NULL;
+    struct operand_form forms[FORMS_MAX];
     struct operand operands[SLOTS];
+    bool given[SLOTS] = {false};
     struct plain plain;
+    int n = 0;
 
+    *ret_fused = false;
     for (size_t i = 0; i < ARRAY_SIZE(fusions) && !f; i++)
         if (fusions[i].op[0] == two[0]->op && fusions[i].op[1] == two[1]->op &&
             fusions[i].no_gradient == (q->flags & OP_NO_GRADIENT))
             f = &fusions[i];
-
-    *ret_fused = false;
-    const int n = f ? join_operands(p, f, two, operands) : 0;
-    if (n == 0)
+    if (!f || two[0]->n_operands != f->operands[0] || two[1]->n_operands != f->operands[1])
         return TITAN_OK;
+
+    /* An operand that both actions have is there once. */
+    for (int i = 0; i < FUSE_ACTIONS; i++)
+        for (int k = 0; k < f->operands[i]; k++) {
+            const int slot = f->slot[i][k];
+            titan_assert(slot >= 0 && slot < SLOTS);
+            operands[slot] = action_operands(p, two[i])[k];
+            n += !given[slot];
+            given[slot] = true;
+        }
+    const int takes = op_forms(f->fused, q, 1, n, forms);
+    titan_assert(takes == n && n <= SLOTS);
+    for (int k = 0; k < n; k++)
+        operands[k].access = forms[k].access;
+
     struct action fused = *two[1];
     fused.op = (uint16_t)f->fused;
     undo(p, f, &fused, operands, q, &plain);
@@ -187,15 +171,6 @@ static titan_status try_two(struct program *p, int first, int second, bool *ret_
     return TITAN_OK;
 }
 
-static bool shares_buffer(const struct program *p, const struct action *a, const struct action *b)
-{
-    for (int i = 0; i < a->n_operands; i++)
-        for (int k = 0; k < b->n_operands; k++)
-            if (action_operands(p, a)[i].buffer == action_operands(p, b)[k].buffer)
-                return true;
-    return false;
-}
-
 /* The action among n that is computed next, if action i can wait until then; NONE otherwise. */
 static int neighbour(const struct program *p, int i, int n)
 {
@@ -203,8 +178,10 @@ static int neighbour(const struct program *p, int i, int n)
         const struct action *a = &p->actions[j];
         if (a->stream == STREAM_COMPUTE && a->op != OP_RELEASE)
             return j;
-        if (shares_buffer(p, &p->actions[i], a))
-            return NONE;
+        for (int k = 0; k < a->n_operands; k++)
+            for (int l = 0; l < p->actions[i].n_operands; l++)
+                if (action_operands(p, a)[k].buffer == action_operands(p, &p->actions[i])[l].buffer)
+                    return NONE;
     }
     return NONE;
 }

@@ -34,13 +34,6 @@ struct stretch {
     double start, end;
 };
 
-static bool joins(const struct stretch *w, const struct action *b)
-{
-    const struct action *a = w->a;
-    return a && a->phase == b->phase && a->stage == b->stage && a->microbatch == b->microbatch &&
-           (a->stream == STREAM_COMPUTE || a->op == b->op);
-}
-
 static void draw_box(const struct canvas *c, const struct stretch *w)
 {
     const struct action *a = w->a;
@@ -74,7 +67,9 @@ static void draw_lane(struct canvas *c, int rank, enum stream_id stream)
         const struct action *a = &k->program->actions[i];
         if (a->stream != stream || k->end[i] <= k->start[i])
             continue;
-        if (joins(&w, a) && (k->start[i] - w.end) * c->scale < 0.6) {
+        const bool same = w.a && w.a->phase == a->phase && w.a->stage == a->stage && w.a->microbatch == a->microbatch &&
+                          (stream == STREAM_COMPUTE || w.a->op == a->op);
+        if (same && (k->start[i] - w.end) * c->scale < 0.6) {
             w.end = k->end[i];
             continue;
         }
@@ -85,19 +80,6 @@ static void draw_lane(struct canvas *c, int rank, enum stream_id stream)
     if (w.a)
         draw_box(c, &w);
     c->y += LANE;
-}
-
-static void draw_legend(const struct canvas *c)
-{
-    double x = LEFT;
-
-    for (int p = 0; p <= PHASE_COUNT; p++) {
-        buf_printf(c->out, "<rect x=\"%.0f\" y=\"34\" width=\"12\" height=\"12\" fill=\"%s\"/>", x,
-                   p < PHASE_COUNT ? phase_colors[p] : TRANSFER_COLOR);
-        buf_printf(c->out, "<text x=\"%.0f\" y=\"44\" font-size=\"11\">%s</text>\n", x + 16,
-                   p < PHASE_COUNT ? phase_name((enum phase)p) : "transfer");
-        x += 100;
-    }
 }
 
 static void put_escaped(const char *text, struct buf *out)
@@ -132,7 +114,13 @@ void picture_write(const struct simulation *s, const char *title, struct buf *ou
                LEFT + WIDTH + 20, height);
     put_escaped(title, out);
     buf_puts(out, "</text>\n");
-    draw_legend(&c);
+    for (int p = 0; p <= PHASE_COUNT; p++) {
+        const double x = LEFT + 100 * p;
+        buf_printf(out, "<rect x=\"%.0f\" y=\"34\" width=\"12\" height=\"12\" fill=\"%s\"/>", x,
+                   p < PHASE_COUNT ? phase_colors[p] : TRANSFER_COLOR);
+        buf_printf(out, "<text x=\"%.0f\" y=\"44\" font-size=\"11\">%s</text>\n", x + 16,
+                   p < PHASE_COUNT ? phase_name((enum phase)p) : "transfer");
+    }
     for (int r = 0; r < s->n; r++) {
         buf_printf(out, "<text x=\"10\" y=\"%.1f\" font-size=\"12\" font-weight=\"bold\">pp rank %d</text>\n",
                    c.y + LANE - 8, r);

@@ -231,21 +231,6 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-/* Prints a candidate as keys for the run file. */
-static void print_keys(const struct candidate *c, struct buf *out)
-{
-    buf_puts(out, "\n[parallelism]\n");
-    buf_printf(out, "pipeline_parallel_degree = %ld\n", (long)c->mesh.pp);
-    if (c->mesh.pp > 1)
-        buf_printf(out, "pipeline_parallel_schedule = \"%s\"\n", c->recipe.parallelism.pipeline_parallel_schedule);
-    buf_printf(out, "context_parallel_degree = %ld\ntensor_parallel_degree = %ld\n", (long)c->mesh.cp,
-               (long)c->mesh.tp);
-    buf_puts(out, "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 1\n");
-    buf_printf(out, "\n[activation_checkpoint]\nmode = \"%s\"\n", c->recipe.activation_checkpoint.mode);
-    if (checkpoints(&c->recipe, "selective"))
-        buf_printf(out, "selective_ac_option = \"%s\"\n", c->recipe.activation_checkpoint.selective_ac_option);
-}
-
 static void print_text(const struct search *s, int n, struct buf *out)
 {
     buf_printf(out, "%d legal layouts, the %d best by formula simulated on %d x %s (%.0f GiB)\n\n", s->n, n, s->world,
@@ -263,10 +248,23 @@ static void print_text(const struct search *s, int n, struct buf *out)
                    c->tokens_per_second, 100 * c->mfu, 100 * c->bubble, c->memory / GIB,
                    c->fits ? "" : "  does not fit");
     }
-    if (n == 0 || !s->candidates[0].fits)
+    if (n == 0 || !s->candidates[0].fits) {
         buf_puts(out, "\nnone of them fits\n");
-    else
-        print_keys(&s->candidates[0], out);
+        return;
+    }
+
+    /* The best one as keys for the run file. */
+    const struct candidate *c = &s->candidates[0];
+    buf_puts(out, "\n[parallelism]\n");
+    buf_printf(out, "pipeline_parallel_degree = %ld\n", (long)c->mesh.pp);
+    if (c->mesh.pp > 1)
+        buf_printf(out, "pipeline_parallel_schedule = \"%s\"\n", c->recipe.parallelism.pipeline_parallel_schedule);
+    buf_printf(out, "context_parallel_degree = %ld\ntensor_parallel_degree = %ld\n", (long)c->mesh.cp,
+               (long)c->mesh.tp);
+    buf_puts(out, "data_parallel_shard_degree = -1\ndata_parallel_replicate_degree = 1\n");
+    buf_printf(out, "\n[activation_checkpoint]\nmode = \"%s\"\n", c->recipe.activation_checkpoint.mode);
+    if (checkpoints(&c->recipe, "selective"))
+        buf_printf(out, "selective_ac_option = \"%s\"\n", c->recipe.activation_checkpoint.selective_ac_option);
 }
 
 static void print_json(const struct search *s, int n, struct buf *out)

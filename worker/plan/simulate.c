@@ -15,7 +15,7 @@ struct lane {
     int n, next;
     double free;  /* end of the last action */
     double drift; /* drift of the compute stream's last action */
-    /* A lane stores no ready times for SEND and RECV: advance_pair() finds the partner's time through the partner's
+    /* A lane stores no ready times for SEND and RECV: advance() finds the partner's time through the partner's
      * lane. */
 };
 
@@ -166,28 +166,6 @@ static double time_of(const struct sim *s, int rank, int index)
     return s->opt->time(s->opt->arg, s->opt->programs[rank], action_at(s, rank, index));
 }
 
-/* SEND and RECV begin together. */
-static bool advance_pair(struct sim *s, int rank, int index, double ready, int blocker)
-{
-    const struct action *a = action_at(s, rank, index);
-    const int peer = a->peer;
-    const int stream = a->op == OP_SEND ? a->stream - STREAM_SEND + STREAM_RECV : a->stream - STREAM_RECV + STREAM_SEND;
-    int other_blocker;
-
-    titan_assert(a->op == OP_SEND || a->op == OP_RECV);
-    const int other = head(lane_of(s, peer, stream));
-    if (other < 0 || action_at(s, peer, other)->peer != rank ||
-        action_at(s, peer, other)->op != (a->op == OP_SEND ? OP_RECV : OP_SEND))
-        return false;
-    const double other_ready = ready_time(s, peer, other, &other_blocker);
-    if (other_ready < 0)
-        return false;
-    const double start = MAX(ready, other_ready), end = start + time_of(s, rank, index);
-    account(s, rank, index, start, end, blocker);
-    account(s, peer, other, start, end, other_blocker);
-    return true;
-}
-
 /* Advances the action that all ranks take part in. */
 static bool advance_world(struct sim *s, int stream)
 {
@@ -220,9 +198,20 @@ static bool advance(struct sim *s, int rank, int stream)
         const double ready = ready_time(s, rank, i, &blocker);
         if (ready < 0)
             break;
-        if (a->op == OP_SEND || a->op == OP_RECV) {
-            if (!advance_pair(s, rank, i, ready, blocker))
+        if (a->op == OP_SEND || a->op == OP_RECV) { /* the two begin together */
+            const int there =
+                a->op == OP_SEND ? stream - STREAM_SEND + STREAM_RECV : stream - STREAM_RECV + STREAM_SEND;
+            const int other = head(lane_of(s, a->peer, there));
+            int other_blocker;
+            if (other < 0 || action_at(s, a->peer, other)->peer != rank ||
+                action_at(s, a->peer, other)->op != (a->op == OP_SEND ? OP_RECV : OP_SEND))
                 break;
+            const double other_ready = ready_time(s, a->peer, other, &other_blocker);
+            if (other_ready < 0)
+                break;
+            const double start = MAX(ready, other_ready), end = start + time_of(s, rank, i);
+            account(s, rank, i, start, end, blocker);
+            account(s, a->peer, other, start, end, other_blocker);
         } else if (a->channel == CHANNEL_WORLD) {
             if (!advance_world(s, stream))
                 break;

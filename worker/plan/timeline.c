@@ -36,31 +36,11 @@ void timeline_name(struct buf *out, int pid, const char *name, const struct prog
                        pid, k, program_stream_name((enum stream_id)k));
 }
 
-enum { UNITS_NAME = 72 };
-
-/* "layers.3"; "embedding to layers.2" for a bucket or an update; "" for an action of no unit. */
-static const char *name_units(const struct program *p, const struct action *a, char name[UNITS_NAME])
-{
-    const bool several = a->op == OP_OPTIMISE || a->stream == STREAM_GATHER || a->stream == STREAM_REDUCE;
-    const struct model_unit *const units = p->layout->model->units;
-    int first = a->unit, last = a->unit;
-
-    if (a->unit < 0)
-        return "";
-    titan_assert(a->unit < p->layout->model->n_units);
-    for (int i = 0; several && i < a->n_operands; i++) {
-        const int unit = p->buffers[action_operands(p, a)[i].buffer].unit;
-        first = unit >= 0 ? MIN(first, unit) : first;
-        last = MAX(last, unit);
-    }
-    (void)snprintf(name, UNITS_NAME, "%s%s%s", units[first].name, first < last ? " to " : "",
-                   first < last ? units[last].name : "");
-    return name;
-}
-
 void timeline_actions(struct buf *out, int pid, const struct program *p, double zero, const double *start,
                       const double *end)
 {
+    const struct model_unit *const units = p->layout->model->units;
+
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
         /* Ends are rounded, not lengths. So an action that begins where another ends does so in whole nanoseconds,
@@ -68,13 +48,25 @@ void timeline_actions(struct buf *out, int pid, const struct program *p, double 
         const long long from = llround((zero + start[i]) * 1e9), to = llround((zero + end[i]) * 1e9);
         if (to <= from)
             continue;
-        char name[UNITS_NAME];
-        const char *unit = name_units(p, a, name);
+
+        /* "layers.3"; "embedding to layers.2" for a bucket or an update; "" for an action of no unit. */
+        const bool several = a->op == OP_OPTIMISE || a->stream == STREAM_GATHER || a->stream == STREAM_REDUCE;
+        int first = a->unit, last = a->unit;
+        titan_assert(a->unit < p->layout->model->n_units);
+        for (int k = 0; several && k < a->n_operands; k++) {
+            const int unit = p->buffers[action_operands(p, a)[k].buffer].unit;
+            first = unit >= 0 ? MIN(first, unit) : first;
+            last = MAX(last, unit);
+        }
+        char name[72] = "";
+        if (a->unit >= 0)
+            (void)snprintf(name, sizeof name, "%s%s%s", units[first].name, first < last ? " to " : "",
+                           first < last ? units[last].name : "");
         buf_printf(out,
                    "%s{\"ph\":\"X\",\"name\":\"%s%s%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
                    "\"args\":{\"action\":%d,\"unit\":\"%s\",\"stage\":%d,\"microbatch\":%d}}",
-                   comma(out), op_name((enum op)a->op), *unit ? " " : "", unit, phase_name((enum phase)a->phase), pid,
-                   a->stream, (double)from / 1e3, (double)(to - from) / 1e3, i, unit, a->stage, a->microbatch);
+                   comma(out), op_name((enum op)a->op), *name ? " " : "", name, phase_name((enum phase)a->phase), pid,
+                   a->stream, (double)from / 1e3, (double)(to - from) / 1e3, i, name, a->stage, a->microbatch);
     }
 }
 
