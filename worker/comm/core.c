@@ -120,47 +120,18 @@ static bool is_message(const struct comm_request *r)
     return r->op == COMM_SEND || r->op == COMM_RECV;
 }
 
-static titan_status run_collective(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
-{
-    const struct comm_transport *t = core->transport;
-    struct comm *c = (struct comm *)core;
-    const size_t bytes = r->count * dtype_bytes(r->dt);
-
-    switch (r->op) {
-    case COMM_ALL_GATHER:
-        return t->all_gather(c, r->recv, r->send, bytes, err);
-    case COMM_REDUCE_SCATTER:
-        return t->reduce_scatter(c, r->recv, r->send, bytes, r->dt, err);
-    case COMM_ALL_REDUCE:
-        return t->all_reduce(c, r->recv, bytes, r->dt, err);
-    case COMM_BROADCAST:
-        return t->broadcast(c, r->recv, bytes, r->peer, err);
-    case COMM_ALL_TO_ALL:
-        return t->all_to_all(c, r->recv, r->send, bytes, err);
-    case COMM_ALL_TO_ALL_V:
-        return t->all_to_all_v(c, r, err);
-    case COMM_SHIFT:
-        return t->shift(c, r->recv, r->send, bytes, r->peer, err);
-    case COMM_BARRIER:
-        return t->barrier(c, err);
-    case COMM_SEND:
-    case COMM_RECV:
-    case COMM_GROUP:
-        break;
-    }
-    return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
-}
-
 /* Runs the parts in order. Consecutive messages run at once. */
 static titan_status run_parts(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
 {
+    const struct comm_transport *const t = core->transport;
+    struct comm *const c = (struct comm *)core;
+
     titan_assert(n >= 1);
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
         while (is_message(&parts[i]) && end < n && is_message(&parts[end]))
             end++;
         const struct comm_request *const r = &parts[i];
-        titan_assert(r->op != COMM_GROUP);
         if (r->op == COMM_ALL_TO_ALL_V) { /* the counts are in device memory: they cannot be checked earlier */
             for (int k = 0; k < core->world; k++)
                 if (r->send_counts[k] < 0 || r->recv_counts[k] < 0)
@@ -170,18 +141,49 @@ static titan_status run_parts(struct comm_core *core, const struct comm_request 
                 return titan_fail(err, TITAN_EINVAL, "all-to-all: rank %d gives itself %d rows and expects %d",
                                   core->rank, r->send_counts[core->rank], r->recv_counts[core->rank]);
         }
+        size_t bytes = r->count * dtype_bytes(r->dt);
         if (core->world == 1) { /* a member alone receives its own data */
             const bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL ||
                                r->op == COMM_ALL_TO_ALL_V || r->op == COMM_SHIFT;
-            const size_t bytes =
-                r->count * dtype_bytes(r->dt) * (r->op == COMM_ALL_TO_ALL_V ? (size_t)r->send_counts[0] : 1);
+            bytes *= r->op == COMM_ALL_TO_ALL_V ? (size_t)r->send_counts[0] : 1;
             if (moves && r->recv != r->send && bytes > 0)
                 memcpy(r->recv, r->send, bytes);
-        } else if (is_message(r)) {
-            TRY(core->transport->pass(core, r, end - i, err));
-        } else {
-            TRY(run_collective(core, r, err));
+            continue;
         }
+        titan_status status = TITAN_OK;
+        switch (r->op) {
+        case COMM_ALL_GATHER:
+            status = t->all_gather(c, r->recv, r->send, bytes, err);
+            break;
+        case COMM_REDUCE_SCATTER:
+            status = t->reduce_scatter(c, r->recv, r->send, bytes, r->dt, err);
+            break;
+        case COMM_ALL_REDUCE:
+            status = t->all_reduce(c, r->recv, bytes, r->dt, err);
+            break;
+        case COMM_BROADCAST:
+            status = t->broadcast(c, r->recv, bytes, r->peer, err);
+            break;
+        case COMM_ALL_TO_ALL:
+            status = t->all_to_all(c, r->recv, r->send, bytes, err);
+            break;
+        case COMM_ALL_TO_ALL_V:
+            status = t->all_to_all_v(c, r, err);
+            break;
+        case COMM_SHIFT:
+            status = t->shift(c, r->recv, r->send, bytes, r->peer, err);
+            break;
+        case COMM_BARRIER:
+            status = t->barrier(c, err);
+            break;
+        case COMM_SEND:
+        case COMM_RECV:
+            status = t->pass(core, r, end - i, err);
+            break;
+        case COMM_GROUP:
+            return titan_fail(err, TITAN_EBUG, "a group in a group");
+        }
+        TRY(status);
     }
     return TITAN_OK;
 }
@@ -210,8 +212,9 @@ static titan_status run_request(void *arg, struct titan_error *err)
     return status;
 }
 
-static titan_status enqueue(struct comm_core *core, const struct comm_request *call)
+static titan_status enqueue(struct comm *comm, const struct comm_request *call)
 {
+    struct comm_core *const core = (struct comm_core *)comm;
     const bool sums = call->op == COMM_REDUCE_SCATTER || call->op == COMM_ALL_REDUCE;
     if (call->peer < 0 || call->peer >= core->world || (is_message(call) && call->peer == core->rank) ||
         (sums && call->dt != DTYPE_F32 && call->dt != DTYPE_F64 && call->dt != DTYPE_BF16))
@@ -293,19 +296,14 @@ void comm_core_shut(struct comm_core *core)
 
 /* --- comm_ops ----------------------------------------------------------------------------------------------------- */
 
-static struct comm_core *core_of(struct comm *comm)
-{
-    return (struct comm_core *)comm;
-}
-
 void comm_core_revoke_comm(struct comm *comm)
 {
-    comm_core_revoke(core_of(comm));
+    comm_core_revoke((struct comm_core *)comm);
 }
 
 titan_status comm_core_group_begin(struct comm *comm)
 {
-    struct comm_core *core = core_of(comm);
+    struct comm_core *core = (struct comm_core *)comm;
     if (core->grouping)
         return TITAN_EINVAL;
     core->grouping = true;
@@ -314,7 +312,7 @@ titan_status comm_core_group_begin(struct comm *comm)
 
 titan_status comm_core_group_end(struct comm *comm)
 {
-    struct comm_core *core = core_of(comm);
+    struct comm_core *core = (struct comm_core *)comm;
     if (!core->grouping)
         return TITAN_EINVAL;
     struct comm_request group = core->group;
@@ -323,82 +321,64 @@ titan_status comm_core_group_end(struct comm *comm)
     if (group.n_parts == 0)
         return TITAN_OK;
     group.op = COMM_GROUP;
-    return enqueue(core, &group);
+    return enqueue(comm, &group);
 }
+
+/* Enqueues an operation on the stream `s`. */
+#define ENQUEUE(OP, ...) enqueue(comm, &(struct comm_request){.op = COMM_##OP, .stream = s, __VA_ARGS__})
 
 titan_status comm_core_all_gather(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
                                   struct stream *s)
 {
-    return enqueue(core_of(comm),
-                   &(struct comm_request){
-                       .op = COMM_ALL_GATHER, .recv = recv, .send = send, .count = count, .dt = dt, .stream = s});
+    return ENQUEUE(ALL_GATHER, .recv = recv, .send = send, .count = count, .dt = dt);
 }
 
 titan_status comm_core_reduce_scatter(struct comm *comm, void *recv, const void *send, size_t count, enum dtype dt,
                                       struct stream *s)
 {
-    return enqueue(core_of(comm),
-                   &(struct comm_request){
-                       .op = COMM_REDUCE_SCATTER, .recv = recv, .send = send, .count = count, .dt = dt, .stream = s});
+    return ENQUEUE(REDUCE_SCATTER, .recv = recv, .send = send, .count = count, .dt = dt);
 }
 
 titan_status comm_core_all_reduce(struct comm *comm, void *data, size_t count, enum dtype dt, struct stream *s)
 {
-    return enqueue(core_of(comm),
-                   &(struct comm_request){.op = COMM_ALL_REDUCE, .recv = data, .count = count, .dt = dt, .stream = s});
-}
-
-/* Enqueues an operation that moves bytes. */
-static titan_status enqueue_bytes(struct comm *comm, enum comm_op op, void *recv, const void *send, size_t bytes,
-                                  int peer, struct stream *s)
-{
-    return enqueue(
-        core_of(comm),
-        &(struct comm_request){
-            .op = op, .recv = recv, .send = send, .count = bytes, .dt = DTYPE_U8, .peer = peer, .stream = s});
+    return ENQUEUE(ALL_REDUCE, .recv = data, .count = count, .dt = dt);
 }
 
 titan_status comm_core_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct stream *s)
 {
-    return enqueue_bytes(comm, COMM_BROADCAST, data, NULL, bytes, root, s);
+    return ENQUEUE(BROADCAST, .recv = data, .count = bytes, .dt = DTYPE_U8, .peer = root);
 }
 
 titan_status comm_core_all_to_all(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s)
 {
-    return enqueue_bytes(comm, COMM_ALL_TO_ALL, recv, send, bytes, 0, s);
+    return ENQUEUE(ALL_TO_ALL, .recv = recv, .send = send, .count = bytes, .dt = DTYPE_U8);
 }
 
 titan_status comm_core_all_to_all_v(struct comm *comm, void *recv, const int32_t *recv_counts, const void *send,
                                     const int32_t *send_counts, size_t row_bytes, struct stream *s)
 {
-    return enqueue(core_of(comm), &(struct comm_request){.op = COMM_ALL_TO_ALL_V,
-                                                         .recv = recv,
-                                                         .send = send,
-                                                         .count = row_bytes,
-                                                         .dt = DTYPE_U8,
-                                                         .recv_counts = recv_counts,
-                                                         .send_counts = send_counts,
-                                                         .stream = s});
+    return ENQUEUE(ALL_TO_ALL_V, .recv = recv, .send = send, .count = row_bytes, .dt = DTYPE_U8,
+                   .recv_counts = recv_counts, .send_counts = send_counts);
 }
 
 titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, size_t bytes, int distance,
                              struct stream *s)
 {
-    int world = core_of(comm)->world;
-    return enqueue_bytes(comm, COMM_SHIFT, recv, send, bytes, (distance % world + world) % world, s);
+    const int world = ((const struct comm_core *)comm)->world, up = (distance % world + world) % world;
+    return ENQUEUE(SHIFT, .recv = recv, .send = send, .count = bytes, .dt = DTYPE_U8, .peer = up);
 }
 
 titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s)
 {
-    return enqueue_bytes(comm, COMM_SEND, NULL, data, bytes, to, s);
+    return ENQUEUE(SEND, .send = data, .count = bytes, .dt = DTYPE_U8, .peer = to);
 }
 
 titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s)
 {
-    return enqueue_bytes(comm, COMM_RECV, data, NULL, bytes, from, s);
+    return ENQUEUE(RECV, .recv = data, .count = bytes, .dt = DTYPE_U8, .peer = from);
 }
 
 titan_status comm_core_barrier(struct comm *comm, struct stream *s)
 {
-    return enqueue_bytes(comm, COMM_BARRIER, NULL, NULL, 0, 0, s);
+    return ENQUEUE(BARRIER, .dt = DTYPE_U8);
 }

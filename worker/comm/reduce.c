@@ -86,49 +86,6 @@ static void narrow_bf16(uint16_t *restrict dst, const float *restrict acc, size_
         dst[i] = bf16_from_f32(acc[i]);
 }
 
-static void sum_block_f32(float *dst, const void *const *src, int n, size_t at, size_t len)
-{
-    titan_assert(n >= 1 && len <= BLOCK);
-    float acc[BLOCK];
-    memcpy(acc, (const float *)src[0] + at, len * sizeof(*acc));
-    for (int r = 1; r < n; r++)
-        add_f32(acc, (const float *)src[r] + at, len);
-    memcpy(dst + at, acc, len * sizeof(*acc));
-}
-
-static void sum_block_f64(double *dst, const void *const *src, int n, size_t at, size_t len)
-{
-    titan_assert(n >= 1 && len <= BLOCK);
-    double acc[BLOCK];
-    memcpy(acc, (const double *)src[0] + at, len * sizeof(*acc));
-    for (int r = 1; r < n; r++)
-        add_f64(acc, (const double *)src[r] + at, len);
-    memcpy(dst + at, acc, len * sizeof(*acc));
-}
-
-static void sum_block_bf16(uint16_t *dst, const void *const *src, int n, size_t at, size_t len)
-{
-    titan_assert(n >= 1 && len <= BLOCK);
-    float acc[BLOCK];
-    widen_bf16(acc, (const uint16_t *)src[0] + at, len);
-    for (int r = 1; r < n; r++)
-        add_bf16(acc, (const uint16_t *)src[r] + at, len);
-    narrow_bf16(dst + at, acc, len);
-}
-
-static void sum_blocks(void *dst, const void *const *src, int n, size_t count, enum dtype dt)
-{
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t len = MIN((size_t)BLOCK, count - at);
-        if (dt == DTYPE_F32)
-            sum_block_f32(dst, src, n, at, len);
-        else if (dt == DTYPE_F64)
-            sum_block_f64(dst, src, n, at, len);
-        else
-            sum_block_bf16(dst, src, n, at, len);
-    }
-}
-
 void reduce_sum(void *dst, const void *const *src, int n, size_t count, enum dtype dt)
 {
     titan_assert(n >= 1 && (dt == DTYPE_F32 || dt == DTYPE_F64 || dt == DTYPE_BF16));
@@ -139,13 +96,40 @@ void reduce_sum(void *dst, const void *const *src, int n, size_t count, enum dty
     }
     if (n == 2 && dt == DTYPE_F32) {
         sum2_f32(dst, src[0], src[1], count);
-    } else if (n == 4 && dt == DTYPE_F32) {
+        return;
+    }
+    if (n == 4 && dt == DTYPE_F32) {
         sum4_f32(dst, src[0], src[1], src[2], src[3], count);
-    } else if (n == 2 && dt == DTYPE_BF16) {
+        return;
+    }
+    if (n == 2 && dt == DTYPE_BF16) {
         sum2_bf16(dst, src[0], src[1], count);
-    } else if (n == 4 && dt == DTYPE_BF16) {
+        return;
+    }
+    if (n == 4 && dt == DTYPE_BF16) {
         sum4_bf16(dst, src[0], src[1], src[2], src[3], count);
-    } else {
-        sum_blocks(dst, src, n, count, dt);
+        return;
+    }
+    for (size_t at = 0; at < count; at += BLOCK) {
+        const size_t len = MIN((size_t)BLOCK, count - at);
+        if (dt == DTYPE_F64) {
+            double acc[BLOCK];
+            memcpy(acc, (const double *)src[0] + at, len * sizeof(*acc));
+            for (int r = 1; r < n; r++)
+                add_f64(acc, (const double *)src[r] + at, len);
+            memcpy((double *)dst + at, acc, len * sizeof(*acc));
+        } else if (dt == DTYPE_F32) {
+            float acc[BLOCK];
+            memcpy(acc, (const float *)src[0] + at, len * sizeof(*acc));
+            for (int r = 1; r < n; r++)
+                add_f32(acc, (const float *)src[r] + at, len);
+            memcpy((float *)dst + at, acc, len * sizeof(*acc));
+        } else {
+            float acc[BLOCK];
+            widen_bf16(acc, (const uint16_t *)src[0] + at, len);
+            for (int r = 1; r < n; r++)
+                add_bf16(acc, (const uint16_t *)src[r] + at, len);
+            narrow_bf16((uint16_t *)dst + at, acc, len);
+        }
     }
 }

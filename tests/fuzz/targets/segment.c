@@ -90,7 +90,8 @@ static void split(struct segment *seg, unsigned char *shared, struct fuzz_input 
     struct titan_error err = {0};
     scribble(shared, &seg->layout, in);
     guard(seg);
-    const titan_status status = segment_split(seg, &child, all, seg->world, NULL, NULL, &err);
+    const titan_status status =
+        segment_split(seg, &child, &(struct segment_group){.members = all, .n = seg->world}, NULL, &err);
     guard(NULL);
     if (status != TITAN_OK) {
         fuzz_error(status, &err);

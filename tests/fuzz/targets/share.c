@@ -59,7 +59,9 @@ static void as_guest(struct comm_config *config, struct fuzz_input *in, struct n
     pthread_t thread;
     config->rank = 1;
     fuzz_assert(pthread_create(&thread, NULL, answer, &p) == 0);
-    const titan_status status = nccl_share(config, NULL, clock_mono_ns() + 4000000, got, BYTES, peers, &err);
+    const struct nccl_agreement a = {
+        .config = config, .deadline_ns = clock_mono_ns() + 4000000, .data = got, .bytes = BYTES, .peers = peers};
+    const titan_status status = nccl_share(&a, &err);
     nccl_peers_close(peers, true);
     (void)shutdown(config->listener, SHUT_RDWR);
     fuzz_assert(pthread_join(thread, NULL) == 0);
@@ -79,7 +81,9 @@ static void as_host(const struct comm_config *config, int port, struct fuzz_inpu
         struct fuzz_input piece = fuzz_piece(in);
         knockers[n++] = knock(port, &piece);
     }
-    const titan_status status = nccl_share(config, NULL, clock_mono_ns() + 3000000, data, BYTES, peers, &err);
+    const struct nccl_agreement a = {
+        .config = config, .deadline_ns = clock_mono_ns() + 3000000, .data = data, .bytes = BYTES, .peers = peers};
+    const titan_status status = nccl_share(&a, &err);
     fuzz_assert(memcmp(data, secret, BYTES) == 0);
     if (status != TITAN_OK)
         fuzz_error(status, &err);

@@ -191,24 +191,37 @@ titan_status nccl_broadcast(struct comm *c, void *data, size_t bytes, int root, 
     COLLECTIVE(c, s, "broadcast", ncclBroadcast(data, data, bytes, ncclUint8, root, c->nccl, s->native));
 }
 
+/* A member's part of an exchange. */
+struct part {
+    void *data; /* only read when it is sent */
+    size_t bytes;
+    int peer;
+};
+
 /* Sends and receives of one group run together, so their order does not matter. Empty parts are neither sent nor
  * received. */
-static ncclResult_t pass(struct comm *c, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
-                         int from, struct stream *s)
+static ncclResult_t pass(struct comm *c, struct part out, struct part in, struct stream *s)
 {
     ncclResult_t r = ncclSuccess;
-    if (send_bytes > 0)
-        r = ncclSend(send, send_bytes, ncclUint8, to, c->nccl, s->native);
-    if (nccl_fine(r) && recv_bytes > 0)
-        r = ncclRecv(recv, recv_bytes, ncclUint8, from, c->nccl, s->native);
+    if (out.bytes > 0)
+        r = ncclSend(out.data, out.bytes, ncclUint8, out.peer, c->nccl, s->native);
+    if (nccl_fine(r) && in.bytes > 0)
+        r = ncclRecv(in.data, in.bytes, ncclUint8, in.peer, c->nccl, s->native);
     return r;
 }
 
-static ncclResult_t exchange(struct comm *c, char *recv, const char *send, size_t bytes, struct stream *s)
+/* counts: `world` numbers of received rows, then `world` numbers of sent rows; NULL: one row for every peer. */
+static ncclResult_t exchange(struct comm *c, char *recv, const char *send, const int32_t *counts, size_t row_bytes,
+                             struct stream *s)
 {
     ncclResult_t r = ncclGroupStart();
-    for (int peer = 0; peer < c->world && nccl_fine(r); peer++)
-        r = pass(c, send + (size_t)peer * bytes, bytes, peer, recv + (size_t)peer * bytes, bytes, peer, s);
+    for (int peer = 0; peer < c->world && nccl_fine(r); peer++) {
+        const size_t gets = counts ? (size_t)counts[peer] * row_bytes : row_bytes;
+        const size_t gives = counts ? (size_t)counts[c->world + peer] * row_bytes : row_bytes;
+        r = pass(c, (struct part){(void *)send, gives, peer}, (struct part){recv, gets, peer}, s);
+        recv += gets;
+        send += gives;
+    }
     ncclResult_t end = ncclGroupEnd();
     return nccl_fine(r) ? end : r;
 }
@@ -217,29 +230,17 @@ titan_status nccl_all_to_all(struct comm *c, void *recv, const void *send, size_
 {
     if (!c->nccl)
         return copy_own(c, recv, send, bytes, s);
-    COLLECTIVE(c, s, "all-to-all", exchange(c, recv, send, bytes, s));
+    COLLECTIVE(c, s, "all-to-all", exchange(c, recv, send, NULL, bytes, s));
 }
 
-/* counts: `world` numbers of received rows, then `world` numbers of sent rows. */
-static ncclResult_t exchange_rows(struct comm *c, char *recv, const char *send, const int32_t *counts, size_t row_bytes,
-                                  struct stream *s)
+titan_status nccl_all_to_all_v(struct comm *c, void *recv, const int32_t *recv_counts, const void *send,
+                               const int32_t *send_counts, size_t row_bytes, struct stream *s)
 {
-    ncclResult_t r = ncclGroupStart();
-    for (int peer = 0; peer < c->world && nccl_fine(r); peer++) {
-        const size_t in = (size_t)counts[peer] * row_bytes, out = (size_t)counts[c->world + peer] * row_bytes;
-        r = pass(c, send, out, peer, recv, in, peer, s);
-        recv += in;
-        send += out;
-    }
-    ncclResult_t end = ncclGroupEnd();
-    return nccl_fine(r) ? end : r;
-}
-
-/* Fetches the counts. The host waits until the stream has got here, and watches the peers meanwhile. */
-static titan_status fetch_counts(struct comm *c, int32_t *counts, const int32_t *recv_counts,
-                                 const int32_t *send_counts, struct stream *s)
-{
-    const size_t bytes = (size_t)c->world * sizeof(*counts);
+    const size_t bytes = (size_t)c->world * sizeof(*recv_counts);
+    int32_t own[2], *counts = c->nccl ? c->counts : own;
+    if (stream_skips(s))
+        return comm_failed(c);
+    /* Fetches the counts. The host waits until the stream has got here, and watches the peers meanwhile. */
     cudaError_t e = cudaMemcpyAsync(counts, recv_counts, bytes, cudaMemcpyDeviceToHost, s->native);
     if (e == cudaSuccess)
         e = cudaMemcpyAsync(counts + c->world, send_counts, bytes, cudaMemcpyDeviceToHost, s->native);
@@ -248,19 +249,11 @@ static titan_status fetch_counts(struct comm *c, int32_t *counts, const int32_t 
     for (int i = 0; i < 2 * c->world; i++)
         if (counts[i] < 0)
             return TITAN_EINVAL;
-    return counts[c->rank] == counts[c->world + c->rank] ? TITAN_OK : TITAN_EINVAL;
-}
-
-titan_status nccl_all_to_all_v(struct comm *c, void *recv, const int32_t *recv_counts, const void *send,
-                               const int32_t *send_counts, size_t row_bytes, struct stream *s)
-{
-    int32_t own[2], *counts = c->nccl ? c->counts : own;
-    if (stream_skips(s))
-        return comm_failed(c);
-    TRY(fetch_counts(c, counts, recv_counts, send_counts, s));
+    if (counts[c->rank] != counts[c->world + c->rank])
+        return TITAN_EINVAL;
     if (!c->nccl)
         return copy_own(c, recv, send, (size_t)own[0] * row_bytes, s);
-    COLLECTIVE(c, s, "all-to-all", exchange_rows(c, recv, send, counts, row_bytes, s));
+    COLLECTIVE(c, s, "all-to-all", exchange(c, recv, send, counts, row_bytes, s));
 }
 
 static ncclResult_t pass_on(struct comm *c, void *recv, const void *send, size_t bytes, int distance, struct stream *s)
@@ -268,7 +261,7 @@ static ncclResult_t pass_on(struct comm *c, void *recv, const void *send, size_t
     const int to = (c->rank + distance) % c->world, from = (c->rank - distance + c->world) % c->world;
     ncclResult_t r = ncclGroupStart();
     if (nccl_fine(r))
-        r = pass(c, send, bytes, to, recv, bytes, from, s);
+        r = pass(c, (struct part){(void *)send, bytes, to}, (struct part){recv, bytes, from}, s);
     ncclResult_t end = ncclGroupEnd();
     return nccl_fine(r) ? end : r;
 }
@@ -285,14 +278,14 @@ titan_status nccl_send(struct comm *c, const void *data, size_t bytes, int to, s
 {
     if (to < 0 || to >= c->world || to == c->rank)
         return TITAN_EINVAL;
-    COLLECTIVE(c, s, "send", pass(c, data, bytes, to, NULL, 0, 0, s));
+    COLLECTIVE(c, s, "send", pass(c, (struct part){(void *)data, bytes, to}, (struct part){0}, s));
 }
 
 titan_status nccl_recv(struct comm *c, void *data, size_t bytes, int from, struct stream *s)
 {
     if (from < 0 || from >= c->world || from == c->rank)
         return TITAN_EINVAL;
-    COLLECTIVE(c, s, "receive", pass(c, NULL, 0, 0, data, bytes, from, s));
+    COLLECTIVE(c, s, "receive", pass(c, (struct part){0}, (struct part){data, bytes, from}, s));
 }
 
 titan_status nccl_barrier(struct comm *c, struct stream *s)

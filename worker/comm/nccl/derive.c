@@ -49,26 +49,20 @@ static bool await_return(const struct derive_call *call, uint32_t ms)
     return derive_returned(call);
 }
 
-/* Has NCCL finished? If so, call->result is the outcome. */
-static bool derive_finished(struct derive_call *call)
-{
-    ncclResult_t state = ncclSuccess;
-    if (!derive_returned(call))
-        return false;
-    if (!nccl_fine(call->result))
-        return true;
-    ncclResult_t r = ncclCommGetAsyncError(call->parent, &state);
-    call->result = r == ncclSuccess ? state : r;
-    return call->result != ncclInProgress;
-}
-
 /* Waits until NCCL has finished. The family's failure or the loss of one of its peers ends the wait, but not the
  * call. */
 static titan_status derive_wait(struct derive_call *call, struct comm *family, const atomic_int *abort_flag,
                                 int64_t deadline_ns, struct titan_error *err)
 {
-    unsigned looks = 0;
-    while (!derive_finished(call)) {
+    for (unsigned looks = 0;;) {
+        const bool returned = derive_returned(call);
+        if (returned && nccl_fine(call->result)) {
+            ncclResult_t state = ncclSuccess;
+            const ncclResult_t r = ncclCommGetAsyncError(call->parent, &state);
+            call->result = r == ncclSuccess ? state : r;
+        }
+        if (returned && call->result != ncclInProgress) /* NCCL has finished: call->result is the outcome */
+            return TITAN_OK;
         if (abort_flag && atomic_load(abort_flag))
             return titan_fail(err, TITAN_EREVOKED, "epoch revoked during %s", call->what);
         titan_status st = comm_failed(family);
@@ -81,35 +75,6 @@ static titan_status derive_wait(struct derive_call *call, struct comm *family, c
             return titan_fail(err, TITAN_ETIMEDOUT, "NCCL: %s did not finish in time", call->what);
         nccl_pause(&looks);
     }
-    return TITAN_OK;
-}
-
-/* Cancels a call that has not begun; otherwise waits up to GRACE_MS for its return. Run this before any thread may
- * abort the parent: no call may begin after an abort. */
-static void derive_cancel(struct derive_call *call)
-{
-    int stage = CALL_NOT_BEGUN;
-    if (!__atomic_compare_exchange_n(&call->stage, &stage, CALL_CANCELLED, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        (void)await_return(call, GRACE_MS);
-}
-
-/* Gives up a cancelled call. If the call had begun, the parent is aborted. A call that does not end even then keeps its
- * memory. */
-static void derive_abandon(struct comm *parent, struct derive_call *call, pthread_t thread)
-{
-    bool began = __atomic_load_n(&call->stage, __ATOMIC_ACQUIRE) != CALL_CANCELLED;
-    if (began)
-        nccl_comm_abort(parent);
-    if (began && !await_return(call, NCCL_ABORT_MS)) {
-        (void)pthread_detach(thread);
-        return;
-    }
-    (void)pthread_join(thread, NULL);
-    /* NCCL may still fill the slot of a call that was only begun. */
-    if (began && call->result == ncclInProgress)
-        return;
-    nccl_abort(parent->dev, call->child);
-    free(call);
 }
 
 /* Runs the call and takes it over. If the call fails, the parent fails; the parent's other calls wait for this one.
@@ -126,8 +91,16 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
     bool started = pthread_create(&thread, NULL, run_derive, call) == 0;
     if (started)
         st = derive_wait(call, parent, abort_flag, deadline_ns, err);
-    if (started && st != TITAN_OK)
-        derive_cancel(call);
+    bool began = started;
+    if (started && st != TITAN_OK) {
+        /* Cancels a call that has not begun; otherwise waits up to GRACE_MS for its return. This runs before any thread
+         * may abort the parent: no call may begin after an abort. */
+        int stage = CALL_NOT_BEGUN;
+        began = !__atomic_compare_exchange_n(&call->stage, &stage, CALL_CANCELLED, false, __ATOMIC_ACQ_REL,
+                                             __ATOMIC_ACQUIRE);
+        if (began)
+            (void)await_return(call, GRACE_MS);
+    }
     (void)pthread_mutex_unlock(&parent->lock);
     if (!started) {
         st = titan_fail(err, TITAN_ENOMEM, "no thread for %s", call->what);
@@ -137,7 +110,18 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
     if (st != TITAN_OK) {
         /* This must come first: it waits for any thread that is stopping the parent. */
         nccl_comm_fail(parent, st, err ? err->msg : call->what);
-        derive_abandon(parent, call, thread);
+        if (began)
+            nccl_comm_abort(parent);
+        if (began && !await_return(call, NCCL_ABORT_MS)) { /* the call does not end even now: it keeps its memory */
+            (void)pthread_detach(thread);
+            return st;
+        }
+        (void)pthread_join(thread, NULL);
+        /* NCCL may still fill the slot of a call that was only begun. */
+        if (!began || call->result != ncclInProgress) {
+            nccl_abort(parent->dev, call->child);
+            free(call);
+        }
         return st;
     }
     (void)pthread_join(thread, NULL);
@@ -155,71 +139,53 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
     return TITAN_OK;
 }
 
-/* Takes nccl over. Checks that its rank and world are the expected ones. */
-static titan_status check_member(struct device *dev, ncclComm_t nccl, int rank, int world, const char *what,
-                                 struct titan_error *err)
-{
-    int got_rank = -1, got_world = -1;
-    ncclResult_t r = nccl ? ncclCommUserRank(nccl, &got_rank) : ncclInternalError;
-    if (r == ncclSuccess)
-        r = ncclCommCount(nccl, &got_world);
-    if (r == ncclSuccess && got_rank == rank && got_world == world)
-        return TITAN_OK;
-    nccl_abort(dev, nccl);
-    return titan_fail(err, TITAN_EBUG, "%s gave rank %d of %d, not %d of %d", what, got_rank, got_world, rank, world);
-}
-
-/* Returns this rank's place among the members; -1: the members are invalid. */
-static int place_among(const struct comm *parent, const int *members, int n)
-{
-    int rank = -1;
-    for (int i = 0; i < n; i++) {
-        if (members[i] < 0 || members[i] >= parent->world || (i > 0 && members[i] <= members[i - 1]))
-            return -1;
-        if (members[i] == parent->rank)
-            rank = i;
-    }
-    return rank;
-}
-
-/* NCCL groups members by colour; here the colour is the first member's rank. A member alone takes part in the call and
- * gets no communicator. */
-static titan_status split_nccl(struct comm *parent, const int *members, int n, int rank, const atomic_int *abort_flag,
-                               ncclComm_t *ret, struct titan_error *err)
-{
-    titan_assert(rank >= 0 && rank < n);
-    const uint32_t timeout_ms = parent->timeout_ms ? parent->timeout_ms : NCCL_FORM_MS;
-    struct derive_call *call = calloc(1, sizeof *call);
-    if (!call)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to split the communicator");
-    call->what = "splitting the communicator";
-    call->colour = n > 1 ? members[0] : NCCL_SPLIT_NOCOLOR;
-    call->key = rank;
-    progress_wait_begin();
-    titan_status st = derive(parent, call, abort_flag, nccl_deadline(timeout_ms), ret, err);
-    progress_wait_end();
-    if (st == TITAN_OK && n > 1)
-        st = check_member(parent->dev, *ret, rank, n, "splitting", err);
-    return st;
-}
-
 titan_status nccl_comm_split(struct comm *parent, const int *members, int n, const atomic_int *abort_flag,
                              struct comm **ret, struct titan_error *err)
 {
     struct titan_error local = {0};
-    ncclComm_t nccl = NULL;
-    const int rank = place_among(parent, members, n);
-    if (rank < 0)
+    struct comm child = {
+        .dev = parent->dev, .rank = -1, .world = n, .root = parent->root, .timeout_ms = parent->timeout_ms};
+    bool valid = true;
+    for (int i = 0; i < n; i++) {
+        valid &= members[i] >= 0 && members[i] < parent->world && (i == 0 || members[i] > members[i - 1]);
+        if (members[i] == parent->rank)
+            child.rank = i;
+    }
+    if (!valid || child.rank < 0)
         return titan_fail(err, TITAN_EINVAL, "rank %d of %d: members of a group are ranks, ascending, with the own one",
                           parent->rank, parent->world);
     titan_status st = comm_failed(parent);
     if (st != TITAN_OK)
         return titan_fail(err, st, "%s", parent->reason);
     TRY(cuda_enter(parent->dev, err));
-    if (parent->nccl)
-        st = split_nccl(parent, members, n, rank, abort_flag, &nccl, &local);
+
+    /* NCCL groups members by colour; here the colour is the first member's rank. A member alone takes part in the call
+     * and gets no communicator. */
+    struct derive_call *call = parent->nccl ? calloc(1, sizeof *call) : NULL;
+    if (parent->nccl && !call)
+        st = titan_fail(&local, TITAN_ENOMEM, "no memory to split the communicator");
+    if (call) {
+        const uint32_t timeout_ms = parent->timeout_ms ? parent->timeout_ms : NCCL_FORM_MS;
+        call->what = "splitting the communicator";
+        call->colour = n > 1 ? members[0] : NCCL_SPLIT_NOCOLOR;
+        call->key = child.rank;
+        progress_wait_begin();
+        st = derive(parent, call, abort_flag, nccl_deadline(timeout_ms), &child.nccl, &local);
+        progress_wait_end();
+    }
+    if (call && st == TITAN_OK && n > 1) {
+        int rank = -1, world = -1;
+        ncclResult_t r = child.nccl ? ncclCommUserRank(child.nccl, &rank) : ncclInternalError;
+        if (r == ncclSuccess)
+            r = ncclCommCount(child.nccl, &world);
+        if (r != ncclSuccess || rank != child.rank || world != n) {
+            nccl_abort(parent->dev, child.nccl);
+            st = titan_fail(&local, TITAN_EBUG, "splitting gave rank %d of %d, not %d of %d", rank, world, child.rank,
+                            n);
+        }
+    }
     if (st == TITAN_OK)
-        st = nccl_comm_make(parent->dev, nccl, parent->root, NULL, rank, n, parent->timeout_ms, ret, &local);
+        st = nccl_comm_make(&child, ret, &local);
     if (st != TITAN_OK) {
         nccl_comm_fail(parent, st, local.msg);
         if (err)

@@ -47,21 +47,15 @@ void nccl_pause(unsigned *looks)
         (void)nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-static titan_status status_of(ncclResult_t r)
-{
-    if (r == ncclSuccess)
-        return TITAN_OK;
-    if (r == ncclRemoteError || r == ncclSystemError)
-        return TITAN_EPEER;
-    return r == ncclInvalidArgument || r == ncclInvalidUsage ? TITAN_EBUG : TITAN_EDEVICE;
-}
-
 titan_status nccl_fail(struct titan_error *err, ncclComm_t nccl, ncclResult_t r, const char *what)
 {
     titan_assert(r != ncclSuccess);
     const char *detail = ncclGetLastError(nccl);
-    return titan_fail(err, status_of(r), "NCCL: %s: %s%s%s", what, ncclGetErrorString(r),
-                      detail && detail[0] ? "; " : "", detail ? detail : "");
+    const titan_status status = r == ncclRemoteError || r == ncclSystemError        ? TITAN_EPEER
+                                : r == ncclInvalidArgument || r == ncclInvalidUsage ? TITAN_EBUG
+                                                                                    : TITAN_EDEVICE;
+    return titan_fail(err, status, "NCCL: %s: %s%s%s", what, ncclGetErrorString(r), detail && detail[0] ? "; " : "",
+                      detail ? detail : "");
 }
 
 titan_status nccl_wait_ready(ncclComm_t nccl, const atomic_int *abort_flag, int64_t deadline_ns, const char *what,
@@ -117,16 +111,6 @@ struct ending {
     bool destroy;      /* the communicator is finalized: nothing is in flight */
 };
 
-static void comm_free(struct comm *c)
-{
-    (void)cudaFree(c->token);
-    (void)cudaFreeHost(c->counts);
-    (void)pthread_mutex_destroy(&c->lock);
-    (void)pthread_mutex_destroy(&c->streams_lock);
-    (void)pthread_mutex_destroy(&c->family_lock);
-    free(c);
-}
-
 /* Closes the window before an abort: NCCL 2.28 never frees the memory of a window that is open at an abort. */
 static void *run_ending(void *arg)
 {
@@ -140,8 +124,14 @@ static void *run_ending(void *arg)
             (void)ncclCommWindowDeregister(e->nccl, c->window);
         (void)(e->destroy ? ncclCommDestroy(e->nccl) : ncclCommAbort(e->nccl));
     }
-    if (c)
-        comm_free(c);
+    if (c) {
+        (void)cudaFree(c->token);
+        (void)cudaFreeHost(c->counts);
+        (void)pthread_mutex_destroy(&c->lock);
+        (void)pthread_mutex_destroy(&c->streams_lock);
+        (void)pthread_mutex_destroy(&c->family_lock);
+        free(c);
+    }
     free(e);
     (void)pthread_mutex_lock(&endings.lock);
     endings.n--;
@@ -314,66 +304,46 @@ static void comm_tune(struct comm *parent, const struct comm_tuning *tuning)
     parent->tuning = *tuning;
 }
 
-/* Allocates the buffers of a communicator with more than one member. */
-static titan_status make_buffers(struct comm *c, struct titan_error *err)
+titan_status nccl_comm_make(const struct comm *like, struct comm **ret, struct titan_error *err)
 {
-    cudaError_t e = cudaMalloc((void **)&c->token, sizeof(float));
-    if (e == cudaSuccess)
-        e = cudaHostAlloc((void **)&c->counts, 2 * (size_t)c->world * sizeof(*c->counts), cudaHostAllocPortable);
-    return e == cudaSuccess ? TITAN_OK : cuda_fail(err, e, "memory of a communicator");
-}
+    struct comm *const c = calloc(1, sizeof *c), *const root = like->root;
 
-static void join_family(struct comm *root, struct comm *c)
-{
+    titan_assert(like->rank >= 0 && like->rank < like->world);
+    if (!c) {
+        nccl_abort(like->dev, like->nccl);
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
+    }
+    *c = *like;
+    c->root = root ? root : c;
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_mutex_init(&c->streams_lock, NULL);
+    (void)pthread_mutex_init(&c->family_lock, NULL);
+    cudaError_t e = cudaSuccess;
+    if (c->nccl) /* more than one member */
+        e = cudaMalloc((void **)&c->token, sizeof(float));
+    if (c->nccl && e == cudaSuccess)
+        e = cudaHostAlloc((void **)&c->counts, 2 * (size_t)c->world * sizeof(*c->counts), cudaHostAllocPortable);
+    titan_status st = e == cudaSuccess ? TITAN_OK : cuda_fail(err, e, "memory of a communicator");
+    const struct comm_watch watch = {.check = comm_check, .forget = comm_forget, .comm = c};
+    if (st == TITAN_OK)
+        st = cuda_device_watch(c->dev, &watch, err);
+    if (st != TITAN_OK) {
+        end_beside(&(struct ending){.device = c->dev->index, .nccl = c->nccl, .comm = c});
+        return st;
+    }
+    *ret = c;
+    if (!root)
+        return TITAN_OK;
+    /* Joins the family, and fails at once if the family has failed. */
     (void)pthread_mutex_lock(&root->family_lock);
     c->next = root->family;
     root->family = c;
-    titan_status st = comm_failed(root);
+    st = comm_failed(root);
     if (st != TITAN_OK) {
         mark(c, st, root->reason);
         stop(c);
     }
     (void)pthread_mutex_unlock(&root->family_lock);
-}
-
-static void leave_family(struct comm *c)
-{
-    if (c == c->root)
-        return;
-    (void)pthread_mutex_lock(&c->root->family_lock);
-    struct comm **at = &c->root->family;
-    while (*at != c)
-        at = &(*at)->next;
-    *at = c->next;
-    (void)pthread_mutex_unlock(&c->root->family_lock);
-}
-
-titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
-                            int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err)
-{
-    titan_assert(rank >= 0 && rank < world);
-    struct comm *c = calloc(1, sizeof *c);
-    if (!c) {
-        nccl_abort(dev, nccl);
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
-    }
-    *c = (struct comm){.dev = dev, .rank = rank, .world = world, .nccl = nccl, .peers = peers};
-    c->timeout_ms = timeout_ms;
-    c->root = root ? root : c;
-    (void)pthread_mutex_init(&c->lock, NULL);
-    (void)pthread_mutex_init(&c->streams_lock, NULL);
-    (void)pthread_mutex_init(&c->family_lock, NULL);
-    const struct comm_watch watch = {.check = comm_check, .forget = comm_forget, .comm = c};
-    titan_status st = nccl ? make_buffers(c, err) : TITAN_OK;
-    if (st == TITAN_OK)
-        st = cuda_device_watch(dev, &watch, err);
-    if (st != TITAN_OK) {
-        end_beside(&(struct ending){.device = dev->index, .nccl = nccl, .comm = c});
-        return st;
-    }
-    if (root)
-        join_family(root, c);
-    *ret = c;
     return TITAN_OK;
 }
 
@@ -390,7 +360,13 @@ static titan_status form(const struct comm_config *config, const atomic_int *abo
         if (r != ncclSuccess)
             return nccl_fail(err, NULL, r, "making a communicator id");
     }
-    TRY(nccl_share(config, abort_flag, deadline_ns, &id, sizeof id, peers, err));
+    const struct nccl_agreement agreement = {.config = config,
+                                             .abort_flag = abort_flag,
+                                             .deadline_ns = deadline_ns,
+                                             .data = &id,
+                                             .bytes = sizeof id,
+                                             .peers = peers};
+    TRY(nccl_share(&agreement, err));
 
     ncclConfig_t options = nccl_config(NULL);
     ncclComm_t nccl = NULL;
@@ -405,31 +381,25 @@ static titan_status form(const struct comm_config *config, const atomic_int *abo
     return TITAN_OK;
 }
 
-/* Waits for communicators that are being released if memory is short: NCCL does not report that it was short of
- * memory. */
-static void make_room(struct device *dev)
-{
-    size_t free_bytes = 0, total = 0;
-    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes < total / SPARE_PART)
-        cuda_nccl_settle(dev);
-}
-
 static titan_status comm_open(const struct comm_config *config, const atomic_int *abort_flag, struct comm **ret,
                               struct titan_error *err)
 {
-    struct device *dev = config->device->dev;
-    struct nccl_peers *peers = NULL;
-    ncclComm_t nccl = NULL;
-    TRY(cuda_enter(dev, err));
-    make_room(dev);
-    TRY(nccl_peers_open(config->world, &peers, err));
+    struct comm like = {
+        .dev = config->device->dev, .rank = config->rank, .world = config->world, .timeout_ms = config->timeout_ms};
+    size_t free_bytes = 0, total = 0;
+    TRY(cuda_enter(like.dev, err));
+    /* Waits for communicators that are being released if memory is short: NCCL does not report that it was short of
+     * memory. */
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes < total / SPARE_PART)
+        cuda_nccl_settle(like.dev);
+    TRY(nccl_peers_open(config->world, &like.peers, err));
     progress_wait_begin();
-    titan_status st = form(config, abort_flag, peers, &nccl, err);
+    titan_status st = form(config, abort_flag, like.peers, &like.nccl, err);
     progress_wait_end();
     if (st == TITAN_OK)
-        st = nccl_comm_make(dev, nccl, NULL, peers, config->rank, config->world, config->timeout_ms, ret, err);
+        st = nccl_comm_make(&like, ret, err);
     if (st != TITAN_OK)
-        nccl_peers_close(peers, false);
+        nccl_peers_close(like.peers, false);
     return st;
 }
 
@@ -452,20 +422,6 @@ static void drain_streams(struct comm *c, int64_t deadline_ns)
     (void)pthread_mutex_unlock(&c->streams_lock);
 }
 
-/* Makes sure that no thread calls NCCL for a failed family any more. The owner closes it. The watcher releases it
- * before the lock is taken, because the watcher may want the lock. Once the lock is held, the thread that failed the
- * family has stopped all members. */
-static void drain_family(struct comm *root)
-{
-    const int64_t deadline_ns = nccl_deadline(NCCL_ABORT_MS);
-    for (struct comm *m = root; m; m = m == root ? root->family : m->next)
-        cuda_device_unwatch(m->dev, m);
-    (void)pthread_mutex_lock(&root->family_lock);
-    for (struct comm *m = root; m; m = m == root ? root->family : m->next)
-        drain_streams(m, deadline_ns);
-    (void)pthread_mutex_unlock(&root->family_lock);
-}
-
 static void comm_close(struct comm *c)
 {
     if (!c)
@@ -474,9 +430,27 @@ static void comm_close(struct comm *c)
     cuda_device_unwatch(c->dev, c);
     (void)cudaSetDevice(c->dev->index);
     progress_wait_begin(); /* NCCL waits for data that peers still read */
-    if (comm_failed(c) != TITAN_OK)
-        drain_family(c->root);
-    leave_family(c);
+    struct comm *const root = c->root;
+    if (comm_failed(c) != TITAN_OK) {
+        /* Makes sure that no thread calls NCCL for a failed family any more. The owner closes it. The watcher releases
+         * it before the lock is taken, because the watcher may want the lock. Once the lock is held, the thread that
+         * failed the family has stopped all members. */
+        const int64_t deadline_ns = nccl_deadline(NCCL_ABORT_MS);
+        for (struct comm *m = root; m; m = m == root ? root->family : m->next)
+            cuda_device_unwatch(m->dev, m);
+        (void)pthread_mutex_lock(&root->family_lock);
+        for (struct comm *m = root; m; m = m == root ? root->family : m->next)
+            drain_streams(m, deadline_ns);
+        (void)pthread_mutex_unlock(&root->family_lock);
+    }
+    if (c != root) { /* leaves the family */
+        (void)pthread_mutex_lock(&root->family_lock);
+        struct comm **at = &root->family;
+        while (*at != c)
+            at = &(*at)->next;
+        *at = c->next;
+        (void)pthread_mutex_unlock(&root->family_lock);
+    }
     bool flushed = false;
     if (comm_failed(c) == TITAN_OK && c->nccl) {
         /* Peers may still read data that this rank has sent; aborting now would break their last collective. */

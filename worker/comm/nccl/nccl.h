@@ -73,10 +73,9 @@ void nccl_comm_abort(struct comm *c);
 /* Any thread: fails the whole family. The first failure stays. */
 void nccl_comm_fail(struct comm *c, titan_status status, const char *reason);
 void nccl_comm_revoke(struct comm *c);
-/* Makes a communicator around nccl and takes nccl over: on failure nccl is aborted. root NULL: the root of a new
- * family, which owns peers on success. */
-titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *root, struct nccl_peers *peers, int rank,
-                            int world, uint32_t timeout_ms, struct comm **ret, struct titan_error *err);
+/* Makes a communicator like this one, of which dev, rank, world, nccl, root, peers and timeout_ms are set. Takes nccl
+ * over: on failure nccl is aborted. root NULL: the root of a new family, which owns peers on success. */
+titan_status nccl_comm_make(const struct comm *like, struct comm **ret, struct titan_error *err);
 
 /* --- window.c ----------------------------------------------------------------------------------------------------- */
 

@@ -69,17 +69,6 @@ void nccl_peers_add(struct nccl_peers *p, int fd, int rank)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* Looks at a connection. Returns 0: nothing new, 1: the peer left in order, -1: the connection is lost. */
-static int listen_to(const struct nccl_peers *p, int i)
-{
-    titan_assert(i >= 0 && i < p->n);
-    uint8_t byte;
-    const ssize_t n = recv(p->polls[i].fd, &byte, 1, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return 0;
-    return n == 1 && byte == LEAVES ? 1 : -1;
-}
-
 int nccl_peers_lost(struct nccl_peers *p)
 {
     int lost = -1;
@@ -88,11 +77,16 @@ int nccl_peers_lost(struct nccl_peers *p)
     (void)pthread_mutex_lock(&p->lock);
     if (p->n > 0 && poll(p->polls, (nfds_t)p->n, 0) > 0) {
         for (int i = p->n - 1; i >= 0 && lost < 0; i--) {
-            int received = p->polls[i].revents ? listen_to(p, i) : 0;
-            if (received < 0)
-                lost = p->ranks[i];
-            if (received > 0)
+            uint8_t byte = FAILED;
+            if (!p->polls[i].revents)
+                continue;
+            const ssize_t n = recv(p->polls[i].fd, &byte, 1, MSG_DONTWAIT);
+            if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                continue;
+            if (n == 1 && byte == LEAVES) /* the peer left in order; else the connection is lost */
                 drop(p, i);
+            else
+                lost = p->ranks[i];
         }
     }
     (void)pthread_mutex_unlock(&p->lock);

@@ -88,24 +88,11 @@ static void prove_answer(const struct comm_config *config, const struct greeting
     mac_end(&m, ret);
 }
 
-/* Makes the answer to a guest; returns its bytes. */
-static size_t make_answer(const struct comm_config *config, const struct greeting *g, const void *data, size_t bytes,
-                          unsigned char ret[NCCL_SHARE_MAX + MAC_BYTES])
+static titan_status may_go_on(const struct nccl_agreement *a, struct titan_error *err)
 {
-    titan_assert(bytes <= NCCL_SHARE_MAX);
-    memcpy(ret, data, bytes);
-    if (!config->key)
-        return bytes;
-    cover(config, g, ret, bytes);
-    prove_answer(config, g, ret, bytes, ret + bytes);
-    return bytes + MAC_BYTES;
-}
-
-static titan_status may_go_on(const atomic_int *abort_flag, int64_t deadline_ns, struct titan_error *err)
-{
-    if (abort_flag && atomic_load(abort_flag))
+    if (a->abort_flag && atomic_load(a->abort_flag))
         return titan_fail(err, TITAN_EREVOKED, "epoch revoked while its communicator was forming");
-    if (clock_mono_ns() >= deadline_ns)
+    if (clock_mono_ns() >= a->deadline_ns)
         return titan_fail(err, TITAN_ETIMEDOUT, "not all members arrived in time to form the communicator");
     return TITAN_OK;
 }
@@ -130,17 +117,6 @@ static socklen_t local_name(const struct comm_config *config, struct sockaddr_un
         n += snprintf(ret->sun_path + 1 + n, sizeof ret->sun_path - 1 - (size_t)n, "%02x", config->id[i]);
     titan_assert((size_t)n < sizeof ret->sun_path - 1);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
-static titan_status local_listen(const struct comm_config *config, int *ret, struct titan_error *err)
-{
-    struct sockaddr_un name;
-    socklen_t len = local_name(config, &name);
-    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&name, len) != 0 || listen(fd, COMM_WORLD_MAX) != 0)
-        return titan_fail_errno(err, "listening for the members of this host");
-    *ret = TAKE_FD(fd);
-    return TITAN_OK;
 }
 
 /* Reads from a guest. Returns 1: the identity is complete and ours, 0: incomplete, -1: drop the guest. */
@@ -192,30 +168,28 @@ static void reception_free(struct reception *r)
     free(r->served);
 }
 
-static void reception_accept(struct reception *r, int listener)
-{
-    titan_assert(r->n <= r->capacity);
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    if (r->n == r->capacity)
-        reception_drop(r, 0); /* the oldest has been silent the longest */
-    r->guests[r->n++] = (struct guest){.fd = fd};
-}
-
 /* Serves each guest that has sent something. */
-static void reception_serve(struct reception *r, const struct comm_config *config, const void *data, size_t bytes,
-                            struct nccl_peers *peers)
+static void reception_serve(struct reception *r, const struct nccl_agreement *a)
 {
+    const struct comm_config *config = a->config;
+    unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES];
+
     for (int i = r->n - 1; i >= 0; i--) {
         struct guest *g = &r->guests[i];
-        int state = guest_read(g, config);
-        unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES];
-        const size_t len = state > 0 ? make_answer(config, &g->greeting, data, bytes, answer) : 0;
+        const int state = guest_read(g, config);
+        size_t len = a->bytes;
+        if (state > 0) {
+            memcpy(answer, a->data, len);
+            if (config->key) {
+                cover(config, &g->greeting, answer, len);
+                prove_answer(config, &g->greeting, answer, len, answer + len);
+                len += MAC_BYTES;
+            }
+        }
         /* A new connection takes a few hundred bytes at once, or is broken. */
         if (state > 0 && send(g->fd, answer, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len) {
             const int rank = (int)g->greeting.identity.rank;
-            nccl_peers_add(peers, g->fd, rank);
+            nccl_peers_add(a->peers, g->fd, rank);
             r->guests[i] = r->guests[--r->n]; /* `peers` owns the connection now */
             r->left -= !r->served[rank];
             r->served[rank] = true;
@@ -226,13 +200,17 @@ static void reception_serve(struct reception *r, const struct comm_config *confi
     }
 }
 
-static titan_status host(const struct comm_config *config, const atomic_int *abort_flag, int64_t deadline_ns,
-                         const void *data, size_t bytes, struct nccl_peers *peers, struct titan_error *err)
+static titan_status host(const struct nccl_agreement *a, struct titan_error *err)
 {
+    const struct comm_config *config = a->config;
     _cleanup_fd_ int own = -1;
     int listener = config->listener;
     if (!by_address(config)) {
-        TRY(local_listen(config, &own, err));
+        struct sockaddr_un name;
+        const socklen_t len = local_name(config, &name);
+        own = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (own < 0 || bind(own, (struct sockaddr *)&name, len) != 0 || listen(own, COMM_WORLD_MAX) != 0)
+            return titan_fail_errno(err, "listening for the members of this host");
         listener = own;
     } else if (listener < 0) {
         return titan_fail(err, TITAN_EINVAL, "rank 0 has an address but no listening socket");
@@ -245,7 +223,7 @@ static titan_status host(const struct comm_config *config, const atomic_int *abo
     if (!r.guests || !r.polls || !r.served)
         return titan_fail(err, TITAN_ENOMEM, "no memory to receive %d members", config->world);
     while (r.left > 0) {
-        titan_status st = may_go_on(abort_flag, deadline_ns, err);
+        titan_status st = may_go_on(a, err);
         if (st == TITAN_ETIMEDOUT)
             return titan_error_wrap(err, "%d of %d missing", r.left, config->world);
         TRY(st);
@@ -254,9 +232,14 @@ static titan_status host(const struct comm_config *config, const atomic_int *abo
             r.polls[i + 1] = (struct pollfd){.fd = r.guests[i].fd, .events = POLLIN};
         if (poll(r.polls, (nfds_t)r.n + 1, LOOK_MS) <= 0)
             continue;
-        reception_serve(&r, config, data, bytes, peers);
-        if (r.polls[0].revents & POLLIN)
-            reception_accept(&r, listener);
+        reception_serve(&r, a);
+        const int fd = r.polls[0].revents & POLLIN ? accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
+        if (fd < 0)
+            continue;
+        titan_assert(r.n <= r.capacity);
+        if (r.n == r.capacity)
+            reception_drop(&r, 0); /* the oldest has been silent the longest */
+        r.guests[r.n++] = (struct guest){.fd = fd};
     }
     return TITAN_OK;
 }
@@ -299,12 +282,12 @@ static int dial(const struct comm_config *config)
 }
 
 /* Runs one conversation. TITAN_EAGAIN: it broke off. */
-static titan_status visit(const struct comm_config *config, int fd, const atomic_int *abort_flag, int64_t deadline_ns,
-                          void *data, size_t bytes, struct titan_error *err)
+static titan_status visit(const struct nccl_agreement *a, int fd, struct titan_error *err)
 {
+    const struct comm_config *config = a->config;
     struct greeting greeting = {.identity = make_identity(config)};
     unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES], right[MAC_BYTES];
-    const size_t all = bytes + (config->key ? MAC_BYTES : 0), reported_bytes = greeting_bytes(config);
+    const size_t all = a->bytes + (config->key ? MAC_BYTES : 0), reported_bytes = greeting_bytes(config);
     size_t got = 0;
     bool reported = false;
     if (config->key) {
@@ -313,7 +296,7 @@ static titan_status visit(const struct comm_config *config, int fd, const atomic
         prove(config, &greeting, greeting.proof);
     }
     while (got < all) {
-        TRY(may_go_on(abort_flag, deadline_ns, err));
+        TRY(may_go_on(a, err));
         struct pollfd p = {.fd = fd, .events = reported ? POLLIN : POLLOUT};
         if (poll(&p, 1, LOOK_MS) <= 0)
             continue;
@@ -331,29 +314,29 @@ static titan_status visit(const struct comm_config *config, int fd, const atomic
         got += (size_t)n;
     }
     if (config->key) {
-        prove_answer(config, &greeting, answer, bytes, right);
-        if (!mac_equal(right, answer + bytes)) /* another process has rank 0's address */
+        prove_answer(config, &greeting, answer, a->bytes, right);
+        if (!mac_equal(right, answer + a->bytes)) /* another process has rank 0's address */
             return TITAN_EAGAIN;
-        cover(config, &greeting, answer, bytes);
+        cover(config, &greeting, answer, a->bytes);
     }
-    memcpy(data, answer, bytes);
+    memcpy(a->data, answer, a->bytes);
     return TITAN_OK;
 }
 
-titan_status nccl_share(const struct comm_config *config, const atomic_int *abort_flag, int64_t deadline_ns, void *data,
-                        size_t bytes, struct nccl_peers *peers, struct titan_error *err)
+titan_status nccl_share(const struct nccl_agreement *a, struct titan_error *err)
 {
-    if (bytes > NCCL_SHARE_MAX || config->world < 1 || config->world > COMM_WORLD_MAX || config->rank < 0 ||
+    const struct comm_config *config = a->config;
+    if (a->bytes > NCCL_SHARE_MAX || config->world < 1 || config->world > COMM_WORLD_MAX || config->rank < 0 ||
         config->rank >= config->world)
         return titan_fail(err, TITAN_EINVAL, "rank %d of %d members", config->rank, config->world);
     if (config->rank == 0)
-        return host(config, abort_flag, deadline_ns, data, bytes, peers, err);
+        return host(a, err);
     for (;;) {
-        TRY(may_go_on(abort_flag, deadline_ns, err));
+        TRY(may_go_on(a, err));
         _cleanup_fd_ int fd = dial(config);
-        titan_status st = fd < 0 ? TITAN_EAGAIN : visit(config, fd, abort_flag, deadline_ns, data, bytes, err);
+        titan_status st = fd < 0 ? TITAN_EAGAIN : visit(a, fd, err);
         if (st == TITAN_OK)
-            nccl_peers_add(peers, TAKE_FD(fd), 0);
+            nccl_peers_add(a->peers, TAKE_FD(fd), 0);
         if (st != TITAN_EAGAIN)
             return st;
         (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL); /* rank 0 is not there yet */

@@ -8,12 +8,22 @@
 #include "worker/comm/comm.h"
 #include "worker/comm/nccl/peers.h"
 
-/* Collective over config's members: afterwards data (bytes, at most NCCL_SHARE_MAX) is rank 0's on every rank. Each
- * guest identifies itself with communicator id, epoch and rank; a guest with other values is dropped. Without addresses
- * in config, all ranks are on this host and meet at an abstract Unix socket named after the communicator. Ends with
- * TITAN_ETIMEDOUT at deadline_ns (clock_mono_ns) and with TITAN_EREVOKED when *abort_flag (may be NULL) is set. */
 #define NCCL_SHARE_MAX 256
-titan_status nccl_share(const struct comm_config *config, const atomic_int *abort_flag, int64_t deadline_ns, void *data,
-                        size_t bytes, struct nccl_peers *peers, struct titan_error *err) TITAN_MUST_USE;
+
+/* An agreement: afterwards data is rank 0's on every rank. */
+struct nccl_agreement {
+    const struct comm_config *config;
+    const atomic_int *abort_flag; /* NULL = none */
+    int64_t deadline_ns;          /* clock_mono_ns */
+    void *data;
+    size_t bytes;             /* at most NCCL_SHARE_MAX */
+    struct nccl_peers *peers; /* gets the connections */
+};
+
+/* Collective over config's members. Each guest identifies itself with communicator id, epoch and rank; a guest with
+ * other values is dropped. Without addresses in config, all ranks are on this host and meet at an abstract Unix socket
+ * named after the communicator. Ends with TITAN_ETIMEDOUT at the deadline and with TITAN_EREVOKED when *abort_flag is
+ * set. */
+titan_status nccl_share(const struct nccl_agreement *a, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -108,12 +108,6 @@ unsigned char *segment_slot(const struct segment *seg, uint32_t tick, int rank)
 
 /* --- sleeping and waking ------------------------------------------------------------------------------------------ */
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns)
-{
-    struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
-}
-
 static void futex_wake(_Atomic uint32_t *word, int n)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
@@ -121,27 +115,25 @@ static void futex_wake(_Atomic uint32_t *word, int n)
 
 /* Sleeps while the word has the value `seen` and the epoch is not broken. A sleeper in the root needs no second word:
  * the member that breaks the epoch rings every bell of the root. */
-static void sleep_while(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
-{
-    static atomic_int blind;
-    if (seg == seg->root || atomic_load(&blind)) {
-        futex_wait(word, seen, seg == seg->root ? ns : MIN(ns, BLIND_SLEEP_NS));
-        return;
-    }
-    struct futex_waitv words[] = {
-        {.uaddr = (uintptr_t)word, .val = seen, .flags = FUTEX_32},
-        {.uaddr = (uintptr_t)&seg->root->header->broken, .val = 0, .flags = FUTEX_32},
-    };
-    int64_t end = clock_mono_ns() + ns;
-    struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
-    if (syscall(SYS_futex_waitv, words, ARRAY_SIZE(words), 0, &t, CLOCK_MONOTONIC) < 0 && errno == ENOSYS)
-        atomic_store(&blind, 1); /* Linux before 5.16 */
-}
-
 static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
+    static atomic_int blind;
+
     progress_wait_begin();
-    sleep_while(seg, word, seen, ns);
+    if (seg == seg->root || atomic_load(&blind)) {
+        const int64_t most = seg == seg->root ? ns : MIN(ns, BLIND_SLEEP_NS);
+        const struct timespec t = {.tv_sec = most / 1000000000, .tv_nsec = most % 1000000000};
+        (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+    } else {
+        struct futex_waitv words[] = {
+            {.uaddr = (uintptr_t)word, .val = seen, .flags = FUTEX_32},
+            {.uaddr = (uintptr_t)&seg->root->header->broken, .val = 0, .flags = FUTEX_32},
+        };
+        const int64_t end = clock_mono_ns() + ns;
+        const struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
+        if (syscall(SYS_futex_waitv, words, ARRAY_SIZE(words), 0, &t, CLOCK_MONOTONIC) < 0 && errno == ENOSYS)
+            atomic_store(&blind, 1); /* Linux before 5.16 */
+    }
     progress_wait_end();
 }
 
@@ -365,15 +357,6 @@ static struct forming forming_start(const atomic_int *abort_flag)
     return (struct forming){.abort_flag = abort_flag, .start = now, .checked = now};
 }
 
-/* Returns the first member that has not come; the last member if all have come in the meantime. */
-static int absent_member(const struct segment *seg)
-{
-    int r = 0;
-    while (r < seg->world - 1 && atomic_load(&seg->ranks[r].state) >= RANK_MEMBER)
-        r++;
-    return r;
-}
-
 /* Runs before each sleep. late: the member waited for; -1: any absent member of seg. */
 static titan_status forming_check(struct forming *f, const struct segment *seg, int late, struct titan_error *err)
 {
@@ -381,9 +364,13 @@ static titan_status forming_check(struct forming *f, const struct segment *seg, 
     if (f->abort_flag && atomic_load(f->abort_flag))
         return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its members met");
     TRY(segment_check(seg, err));
-    if (now - f->start >= limit)
-        return titan_fail(err, TITAN_ETIMEDOUT, "rank %d has not come within %" PRId64 " ms",
-                          seg->names[late >= 0 ? late : absent_member(seg)], limit / 1000000);
+    if (now - f->start >= limit) {
+        int r = MAX(late, 0);
+        while (late < 0 && r < seg->world - 1 && atomic_load(&seg->ranks[r].state) >= RANK_MEMBER)
+            r++; /* the first member that has not come; the last member if all have come in the meantime */
+        return titan_fail(err, TITAN_ETIMEDOUT, "rank %d has not come within %" PRId64 " ms", seg->names[r],
+                          limit / 1000000);
+    }
     f->look = now - f->checked >= SEGMENT_SLEEP_NS;
     if (f->look)
         f->checked = now;
@@ -417,21 +404,6 @@ static titan_status map_root(struct segment *seg, int fd, struct titan_error *er
     return map_at(seg, fd, 0, err);
 }
 
-static titan_status join(struct segment *seg, struct titan_error *err)
-{
-    struct segment_rank *self = &seg->ranks[seg->rank];
-    uint32_t absent = RANK_ABSENT;
-    if (!atomic_compare_exchange_strong(&self->state, &absent, RANK_JOINING))
-        return titan_fail(err, TITAN_ECONFLICT, "the shared segment already has a rank %d: it belongs to another epoch",
-                          seg->rank);
-    memcpy(self->id, seg->root->id, sizeof(self->id));
-    self->epoch = seg->root->epoch;
-    self->pid = getpid();
-    self->pid_namespace = seg->root->pid_namespace;
-    atomic_store(&self->state, RANK_MEMBER);
-    return TITAN_OK;
-}
-
 static titan_status wait_for_members(struct segment *seg, const atomic_int *abort_flag, struct titan_error *err)
 {
     uint32_t seen, word;
@@ -448,35 +420,30 @@ static titan_status wait_for_members(struct segment *seg, const atomic_int *abor
     return TITAN_OK;
 }
 
-/* Checks that all members mean the same communicator. */
-static titan_status compare_members(const struct segment *seg, struct titan_error *err)
-{
-    const struct segment *root = seg->root;
-    for (int r = 0; r < seg->world; r++)
-        if (seg->ranks[r].epoch != root->epoch || memcmp(seg->ranks[r].id, root->id, COMM_ID_BYTES) != 0)
-            return titan_fail(err, TITAN_ECONFLICT, "rank %d is of epoch %" PRIu64 ", this is %" PRIu64, r,
-                              seg->ranks[r].epoch, root->epoch);
-    return TITAN_OK;
-}
-
 /* Joins the mapped segment and waits for the others. A failure breaks the epoch and closes the segment. */
 static titan_status meet(struct segment *seg, const atomic_int *abort_flag, struct titan_error *err)
 {
-    TRY(join(seg, err));
+    const struct segment *root = seg->root;
+    struct segment_rank *self = &seg->ranks[seg->rank];
+    uint32_t absent = RANK_ABSENT;
+
+    if (!atomic_compare_exchange_strong(&self->state, &absent, RANK_JOINING))
+        return titan_fail(err, TITAN_ECONFLICT, "the shared segment already has a rank %d: it belongs to another epoch",
+                          seg->rank);
+    memcpy(self->id, root->id, sizeof(self->id));
+    self->epoch = root->epoch;
+    self->pid = getpid();
+    self->pid_namespace = root->pid_namespace;
+    atomic_store(&self->state, RANK_MEMBER);
     titan_status status = wait_for_members(seg, abort_flag, err);
-    if (status == TITAN_OK)
-        status = compare_members(seg, err);
+    /* All members must mean the same communicator. */
+    for (int r = 0; r < seg->world && status == TITAN_OK; r++)
+        if (seg->ranks[r].epoch != root->epoch || memcmp(seg->ranks[r].id, root->id, COMM_ID_BYTES) != 0)
+            status = titan_fail(err, TITAN_ECONFLICT, "rank %d is of epoch %" PRIu64 ", this is %" PRIu64, r,
+                                seg->ranks[r].epoch, root->epoch);
     if (status != TITAN_OK)
         segment_break(seg, status == TITAN_EREVOKED ? status : TITAN_EPEER);
     return status;
-}
-
-static int spins_for(int world)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) < 0)
-        return 0;
-    return CPU_COUNT(&set) >= world ? SPINS : 0;
 }
 
 titan_status segment_open(struct segment *seg, const struct comm_config *config, const atomic_int *abort_flag,
@@ -487,7 +454,8 @@ titan_status segment_open(struct segment *seg, const struct comm_config *config,
     uint32_t timeout_ms = config->timeout_ms ? config->timeout_ms : OPEN_TIMEOUT_MS_DEFAULT;
     *seg = (struct segment){.rank = config->rank, .world = config->world, .root = seg, .revoked = revoked, .fd = -1};
     seg->layout = segment_layout(seg->world);
-    seg->spins = spins_for(seg->world);
+    cpu_set_t set;
+    seg->spins = sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) >= seg->world ? SPINS : 0;
     seg->epoch = config->epoch;
     seg->forming_ns = (int64_t)timeout_ms * 1000000;
     memcpy(seg->id, config->id, sizeof(seg->id));
@@ -570,11 +538,13 @@ static titan_status find(struct segment *parent, const struct segment *seg, int 
     return TITAN_OK;
 }
 
-titan_status segment_split(struct segment *parent, struct segment *seg, const int *members, int n,
-                           const atomic_int *abort_flag, const atomic_int *revoked, struct titan_error *err)
+titan_status segment_split(struct segment *parent, struct segment *seg, const struct segment_group *group,
+                           const atomic_int *revoked, struct titan_error *err)
 {
-    titan_assert(n > 1 && parent->base);
+    const int n = group->n, *const members = group->members;
     uint64_t at = 0;
+
+    titan_assert(n > 1 && parent->base);
     *seg = (struct segment){.world = n, .root = parent->root, .revoked = revoked, .fd = -1};
     seg->layout = segment_layout(n);
     parent->splits++;
@@ -587,11 +557,11 @@ titan_status segment_split(struct segment *parent, struct segment *seg, const in
             seg->rank = i;
     }
     titan_status status =
-        seg->rank == 0 ? place(parent, seg, &at, err) : find(parent, seg, members[0], abort_flag, &at, err);
+        seg->rank == 0 ? place(parent, seg, &at, err) : find(parent, seg, members[0], group->abort_flag, &at, err);
     if (status == TITAN_OK)
         status = map_at(seg, parent->root->fd, at, err);
     if (status == TITAN_OK)
-        status = meet(seg, abort_flag, err);
+        status = meet(seg, group->abort_flag, err);
     if (status != TITAN_OK) {
         segment_break(parent, status == TITAN_EREVOKED ? status : TITAN_EPEER);
         segment_close(seg);

@@ -85,10 +85,15 @@ struct segment_layout segment_layout(int world);
 /* Maps the memfd of config, joins, and waits for all members; as comm_ops.open. */
 titan_status segment_open(struct segment *seg, const struct comm_config *config, const atomic_int *abort_flag,
                           const atomic_int *revoked, struct titan_error *err) TITAN_MUST_USE;
-/* Opens a segment for these members, ranks of the parent; the caller must be one. As comm_ops.split. */
-titan_status segment_split(struct segment *parent, struct segment *seg, const int *members, int n,
-                           const atomic_int *abort_flag, const atomic_int *revoked,
-                           struct titan_error *err) TITAN_MUST_USE;
+/* The members of a split. */
+struct segment_group {
+    const int *members; /* ranks of the parent, ascending; the caller is one of them */
+    int n;
+    const atomic_int *abort_flag; /* as in comm_ops.split */
+};
+/* Opens a segment for this group. As comm_ops.split. */
+titan_status segment_split(struct segment *parent, struct segment *seg, const struct segment_group *group,
+                           const atomic_int *revoked, struct titan_error *err) TITAN_MUST_USE;
 /* Leaves; members that still wait for this one get TITAN_EPEER. */
 void segment_close(struct segment *seg);
 /* Ends all members' waits with this status, in all segments of the epoch. Any thread. */

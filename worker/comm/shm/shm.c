@@ -26,6 +26,13 @@ struct comm {
     uint32_t tick; /* buffers filled so far; the same on all members */
 };
 
+/* A chunk of a rank's data, which one round moves. */
+struct chunk {
+    size_t at, len; /* bytes */
+    size_t share;   /* all-reduce: bytes that each rank sums */
+    uint32_t tick;
+};
+
 static titan_status all_gather(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
                                struct titan_error *err)
 {
@@ -48,16 +55,16 @@ static titan_status all_gather(struct comm *c, unsigned char *recv, const unsign
 }
 
 /* One round of a reduce-scatter or an all-to-all: part j of every slot is for rank j. */
-static titan_status exchange_parts(struct comm *c, const unsigned char *send, size_t bytes, size_t at, size_t len,
-                                   uint32_t tick, struct titan_error *err)
+static titan_status exchange_parts(struct comm *c, const unsigned char *send, size_t bytes, const struct chunk *k,
+                                   struct titan_error *err)
 {
     struct segment *seg = &c->segment;
     size_t part = seg->layout.slot_bytes / (size_t)seg->world;
-    titan_assert(len <= part && at + len <= bytes);
-    unsigned char *slot = segment_slot(seg, tick, seg->rank);
+    titan_assert(k->len <= part && k->at + k->len <= bytes);
+    unsigned char *slot = segment_slot(seg, k->tick, seg->rank);
     for (int i = 1; i < seg->world; i++) {
         size_t r = (size_t)((seg->rank + i) % seg->world);
-        memcpy(slot + r * part, send + r * bytes + at, len);
+        memcpy(slot + r * part, send + r * bytes + k->at, k->len);
     }
     return segment_barrier(seg, err);
 }
@@ -69,12 +76,11 @@ static titan_status reduce_scatter(struct comm *c, unsigned char *recv, const un
     size_t rank = (size_t)seg->rank, part = seg->layout.slot_bytes / (size_t)seg->world;
     const void *src[COMM_WORLD_MAX];
     for (size_t at = 0; at < bytes; at += part) {
-        size_t len = MIN(part, bytes - at);
-        uint32_t tick = c->tick++;
-        TRY(exchange_parts(c, send, bytes, at, len, tick, err));
+        const struct chunk k = {.at = at, .len = MIN(part, bytes - at), .tick = c->tick++};
+        TRY(exchange_parts(c, send, bytes, &k, err));
         for (int r = 0; r < seg->world; r++)
-            src[r] = r == seg->rank ? send + rank * bytes + at : segment_slot(seg, tick, r) + rank * part;
-        reduce_sum(recv + at, src, seg->world, len / dtype_bytes(dt), dt);
+            src[r] = r == seg->rank ? send + rank * bytes + at : segment_slot(seg, k.tick, r) + rank * part;
+        reduce_sum(recv + at, src, seg->world, k.len / dtype_bytes(dt), dt);
     }
     return TITAN_OK;
 }
@@ -85,39 +91,16 @@ static titan_status all_to_all(struct comm *c, unsigned char *recv, const unsign
     struct segment *seg = &c->segment;
     size_t rank = (size_t)seg->rank, part = seg->layout.slot_bytes / (size_t)seg->world;
     for (size_t at = 0; at < bytes; at += part) {
-        size_t len = MIN(part, bytes - at);
-        uint32_t tick = c->tick++;
-        TRY(exchange_parts(c, send, bytes, at, len, tick, err));
+        const struct chunk k = {.at = at, .len = MIN(part, bytes - at), .tick = c->tick++};
+        TRY(exchange_parts(c, send, bytes, &k, err));
         for (int i = 1; i < seg->world; i++) {
             int r = (seg->rank + i) % seg->world;
-            memcpy(recv + (size_t)r * bytes + at, segment_slot(seg, tick, r) + rank * part, len);
+            memcpy(recv + (size_t)r * bytes + at, segment_slot(seg, k.tick, r) + rank * part, k.len);
         }
-        memcpy(recv + rank * bytes + at, send + rank * bytes + at, len);
+        memcpy(recv + rank * bytes + at, send + rank * bytes + at, k.len);
     }
     return TITAN_OK;
 }
-
-/* A short all-reduce: each member reads all data and computes the whole sum. */
-static titan_status all_reduce_short(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
-                                     struct titan_error *err)
-{
-    struct segment *seg = &c->segment;
-    titan_assert(bytes <= seg->layout.slot_bytes);
-    const void *src[COMM_WORLD_MAX];
-    uint32_t tick = c->tick++;
-    memcpy(segment_slot(seg, tick, seg->rank), data, bytes);
-    TRY(segment_barrier(seg, err));
-    for (int r = 0; r < seg->world; r++)
-        src[r] = segment_slot(seg, tick, r);
-    reduce_sum(data, src, seg->world, bytes / dtype_bytes(dt), dt);
-    return TITAN_OK;
-}
-
-/* A chunk of an all-reduce: its place, and the size of the share that each rank sums. */
-struct chunk {
-    size_t at, len, share; /* bytes */
-    uint32_t tick;
-};
 
 static struct chunk chunk_at(const struct comm *c, size_t bytes, size_t i, uint32_t first_tick)
 {
@@ -150,47 +133,46 @@ static void reduce_share(struct comm *c, unsigned char *data, const struct chunk
     memcpy(data + k->at + at, own, len);
 }
 
-/* Copies to the own slot the part of the chunk that other ranks sum: all but the own share. */
-static void lay_out(struct comm *c, const unsigned char *data, const struct chunk *k)
-{
-    unsigned char *slot = segment_slot(&c->segment, k->tick, c->segment.rank);
-    size_t at, len = share_of(k, c->segment.rank, &at);
-    memcpy(slot, data + k->at, at);
-    memcpy(slot + at + len, data + k->at + at + len, k->len - at - len);
-}
-
-static void gather_shares(struct comm *c, unsigned char *data, const struct chunk *k)
-{
-    struct segment *seg = &c->segment;
-    for (int i = 1; i < seg->world; i++) {
-        int r = (seg->rank + i) % seg->world;
-        size_t at, len = share_of(k, r, &at);
-        memcpy(data + k->at + at, segment_slot(seg, k->tick, r) + at, len);
-    }
-}
-
-/* Between two barriers: fetch the sums of chunk i-1, sum this rank's share of chunk i, lay out chunk i+1. */
 static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
                                struct titan_error *err)
 {
     struct segment *seg = &c->segment;
-    if (bytes * (size_t)seg->world <= EACH_SUMS_BYTES)
-        return all_reduce_short(c, data, bytes, dt, err);
-    size_t n = (bytes + seg->layout.slot_bytes - 1) / seg->layout.slot_bytes;
-    uint32_t first = c->tick;
+    const size_t slot_bytes = seg->layout.slot_bytes, n = (bytes + slot_bytes - 1) / slot_bytes;
+    const uint32_t first = c->tick;
+    size_t at, len;
+
+    if (bytes * (size_t)seg->world <= EACH_SUMS_BYTES) { /* each member reads all data and computes the whole sum */
+        titan_assert(bytes <= slot_bytes);
+        const void *src[COMM_WORLD_MAX];
+        c->tick++;
+        memcpy(segment_slot(seg, first, seg->rank), data, bytes);
+        TRY(segment_barrier(seg, err));
+        for (int r = 0; r < seg->world; r++)
+            src[r] = segment_slot(seg, first, r);
+        reduce_sum(data, src, seg->world, bytes / dtype_bytes(dt), dt);
+        return TITAN_OK;
+    }
+    /* Between two barriers: fetch the sums of chunk i-1, sum this rank's share of chunk i, lay out chunk i+1. */
     c->tick += (uint32_t)n;
     for (size_t i = 0; i <= n + 1; i++) {
         if (i >= 2) {
-            struct chunk done = chunk_at(c, bytes, i - 2, first);
-            gather_shares(c, data, &done);
+            const struct chunk done = chunk_at(c, bytes, i - 2, first);
+            for (int k = 1; k < seg->world; k++) {
+                const int r = (seg->rank + k) % seg->world;
+                len = share_of(&done, r, &at);
+                memcpy(data + done.at + at, segment_slot(seg, done.tick, r) + at, len);
+            }
         }
         if (i >= 1 && i <= n) {
-            struct chunk full = chunk_at(c, bytes, i - 1, first);
+            const struct chunk full = chunk_at(c, bytes, i - 1, first);
             reduce_share(c, data, &full, dt);
         }
-        if (i < n) {
-            struct chunk next = chunk_at(c, bytes, i, first);
-            lay_out(c, data, &next);
+        if (i < n) { /* copies to the own slot the part that other ranks sum: all but the own share */
+            const struct chunk next = chunk_at(c, bytes, i, first);
+            unsigned char *slot = segment_slot(seg, next.tick, seg->rank);
+            len = share_of(&next, seg->rank, &at);
+            memcpy(slot, data + next.at, at);
+            memcpy(slot + at + len, data + next.at + at + len, next.len - at - len);
         }
         if (i <= n)
             TRY(segment_barrier(seg, err));
@@ -323,8 +305,9 @@ static titan_status shm_split(struct comm *parent, const int *members, int n, co
         return titan_fail(err, TITAN_ENOMEM, "no memory for a communicator");
     TRY(comm_core_init_child(&c->core, &parent->core, members, n, err));
     titan_status status = TITAN_OK;
+    const struct segment_group group = {.members = members, .n = n, .abort_flag = abort_flag};
     if (n > 1)
-        status = segment_split(&parent->segment, &c->segment, members, n, abort_flag, &c->core.revoked, &local);
+        status = segment_split(&parent->segment, &c->segment, &group, &c->core.revoked, &local);
     else
         parent->segment.splits++;
     if (status != TITAN_OK) {

@@ -131,25 +131,11 @@ static titan_status harvest(struct comm *c, enum way way, int wait_ms, struct ti
     return TITAN_OK;
 }
 
-static titan_status wait_for_events(struct comm *c, unsigned ways, struct titan_error *err)
-{
-    titan_assert(ways != 0 && (ways & ~BOTH) == 0);
-    struct pollfd fds[WAYS] = {{.fd = c->epolls[OUT], .events = POLLIN}, {.fd = c->epolls[IN], .events = POLLIN}};
-    if (ways != BOTH)
-        return harvest(c, ways == WAY(OUT) ? OUT : IN, -1, err);
-    progress_wait_begin();
-    int n = poll(fds, WAYS, -1);
-    progress_wait_end();
-    if (n < 0 && errno != EINTR)
-        return titan_fail_errno(err, "poll");
-    TRY(harvest(c, OUT, 0, err));
-    return harvest(c, IN, 0, err);
-}
-
 /* Runs the exchange in these directions until everything has been received; with flush also until everything has been
  * sent. */
 static titan_status exchange_ways(struct comm *c, unsigned ways, bool flush, struct titan_error *err)
 {
+    titan_assert(ways != 0 && (ways & ~BOTH) == 0);
     for (;;) {
         bool moved = false, left = false;
         if (comm_core_ended(&c->core))
@@ -169,10 +155,23 @@ static titan_status exchange_ways(struct comm *c, unsigned ways, bool flush, str
         }
         if (!left)
             return TITAN_OK;
-        if (moved)
+        if (moved) {
             progress_action();
-        else
-            TRY(wait_for_events(c, ways, err));
+            continue;
+        }
+        if (ways == BOTH) { /* waits here, until one of the two sets has events */
+            struct pollfd fds[WAYS] = {{.fd = c->epolls[OUT], .events = POLLIN},
+                                       {.fd = c->epolls[IN], .events = POLLIN}};
+            progress_wait_begin();
+            int n = poll(fds, WAYS, -1);
+            progress_wait_end();
+            if (n < 0 && errno != EINTR)
+                return titan_fail_errno(err, "poll");
+        }
+        if (ways & WAY(OUT))
+            TRY(harvest(c, OUT, ways == BOTH ? 0 : -1, err));
+        if (ways & WAY(IN))
+            TRY(harvest(c, IN, ways == BOTH ? 0 : -1, err));
     }
 }
 
@@ -476,32 +475,6 @@ static titan_status connect_links(struct comm *c, const struct rendezvous_option
     return TITAN_OK;
 }
 
-static titan_status open_links(struct comm *c, const struct comm_config *config, const atomic_int *abort_flag,
-                               struct titan_error *err)
-{
-    TRY(prepare_links(c, err));
-    TRY(tcp_mesh_open(config, &c->mesh, err));
-    struct rendezvous_options all = {.members = c->names, .n = config->world, .abort_flag = abort_flag};
-    return connect_links(c, &all, err);
-}
-
-static titan_status split_links(struct comm *c, struct comm *parent, const int *members, int n,
-                                const atomic_int *abort_flag, struct titan_error *err)
-{
-    int links[COMM_WORLD_MAX];
-    TRY(prepare_links(c, err));
-    for (int i = 0; i < n; i++) {
-        c->names[i] = parent->names[members[i]];
-        links[i] = parent->links[members[i]].fd;
-    }
-    c->mesh = parent->mesh;
-    /* The tag differs for every rendezvous of an epoch: a bijection of the count, mixed with the parent's tag. */
-    c->tag = hash_mix(parent->tag + parent->splits * HASH_STEP);
-    struct rendezvous_options some = {
-        .tag = c->tag, .members = c->names, .n = n, .links = links, .in = &parent->core, .abort_flag = abort_flag};
-    return connect_links(c, &some, err);
-}
-
 static void close_links(struct comm *c, bool is_child)
 {
     for (int r = 0; c->links && r < c->core.world; r++)
@@ -540,7 +513,12 @@ static titan_status tcp_open(const struct comm_config *config, const atomic_int 
         return status;
     }
     if (config->world > 1)
-        status = open_links(c, config, abort_flag, err);
+        status = prepare_links(c, err);
+    if (config->world > 1 && status == TITAN_OK)
+        status = tcp_mesh_open(config, &c->mesh, err);
+    const struct rendezvous_options all = {.members = c->names, .n = config->world, .abort_flag = abort_flag};
+    if (config->world > 1 && status == TITAN_OK)
+        status = connect_links(c, &all, err);
     if (status != TITAN_OK) {
         (void)titan_error_wrap(err, "communicator tcp, rank %d of %d", config->rank, config->world);
         comm_core_shut(&c->core);
@@ -565,7 +543,20 @@ static titan_status tcp_split(struct comm *parent, const int *members, int n, co
     }
     parent->splits++;
     if (n > 1)
-        status = split_links(c, parent, members, n, abort_flag, &local);
+        status = prepare_links(c, &local);
+    if (n > 1 && status == TITAN_OK) {
+        int links[COMM_WORLD_MAX];
+        for (int i = 0; i < n; i++) {
+            c->names[i] = parent->names[members[i]];
+            links[i] = parent->links[members[i]].fd;
+        }
+        c->mesh = parent->mesh;
+        /* The tag differs for every rendezvous of an epoch: a bijection of the count, mixed with the parent's tag. */
+        c->tag = hash_mix(parent->tag + parent->splits * HASH_STEP);
+        const struct rendezvous_options some = {
+            .tag = c->tag, .members = c->names, .n = n, .links = links, .in = &parent->core, .abort_flag = abort_flag};
+        status = connect_links(c, &some, &local);
+    }
     if (status != TITAN_OK) {
         (void)titan_error_wrap(&local, "communicator tcp, rank %d of %d: a group of %d", parent->core.rank,
                                parent->core.world, n);

@@ -232,30 +232,6 @@ static bool send_greeting(const struct rendezvous *g, struct peer *p)
     return send_all(p->fd, x, greeting_bytes(g->m));
 }
 
-static bool send_answer(const struct rendezvous *g, const struct arrival *s)
-{
-    struct answer x = {.identity = g->own};
-    if (g->m->keyed)
-        prove(g->m, s->challenge, &s->greeting, &x.identity, x.proof);
-    return send_all(s->fd, &x, answer_bytes(g->m));
-}
-
-static bool greeting_proved(const struct mesh *m, const struct arrival *s)
-{
-    unsigned char right[MAC_BYTES];
-    if (m->keyed)
-        prove(m, s->challenge, &s->greeting, NULL, right);
-    return !m->keyed || mac_equal(right, s->greeting.proof);
-}
-
-static bool answer_proved(const struct mesh *m, const struct peer *p)
-{
-    unsigned char right[MAC_BYTES];
-    if (m->keyed)
-        prove(m, p->challenge, &p->greeting, &p->answer.identity, right);
-    return !m->keyed || mac_equal(right, p->answer.proof);
-}
-
 /* Does the identity belong to a member of this epoch? */
 static bool is_member(const struct mesh *m, const struct identity *h)
 {
@@ -325,9 +301,14 @@ static void advance_peer(struct rendezvous *g, int i)
     }
     const struct identity *identity = &p->answer.identity;
     int rc = receive(p->fd, &p->answer, answer_bytes(g->m), &p->got);
-    if (rc < 0 || (rc > 0 && (!is_member(g->m, identity) || identity->tag != g->own.tag || place_of(g, identity) != i ||
-                              !answer_proved(g->m, p)))) {
-        /* The peer is still in another epoch, or another process has its address now. */
+    bool fits =
+        rc == 0 || (rc > 0 && is_member(g->m, identity) && identity->tag == g->own.tag && place_of(g, identity) == i);
+    if (rc > 0 && fits && g->m->keyed) {
+        unsigned char right[MAC_BYTES];
+        prove(g->m, p->challenge, &p->greeting, identity, right);
+        fits = mac_equal(right, p->answer.proof);
+    }
+    if (!fits) { /* the peer has gone, is still in another epoch, or another process has its address now */
         retry_later(p);
     } else if (rc > 0) {
         p->state = PEER_READY;
@@ -345,23 +326,6 @@ static void drop_arrival(struct mesh *m, int i)
     m->arrivals[i] = m->arrivals[--m->n_arrivals];
 }
 
-static void accept_arrivals(struct mesh *m)
-{
-    for (;;) {
-        int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
-            return;
-        titan_assert(m->n_arrivals <= m->capacity);
-        if (m->n_arrivals == m->capacity)
-            drop_arrival(m, 0);
-        set_options(fd);
-        struct arrival *s = &m->arrivals[m->n_arrivals++];
-        *s = (struct arrival){.fd = fd, .since = now_ms()};
-        if (m->keyed && (!draw_challenge(s->challenge) || !send_all(fd, s->challenge, sizeof(s->challenge))))
-            drop_arrival(m, m->n_arrivals - 1);
-    }
-}
-
 /* Handles an arrival with a complete greeting: a higher rank becomes a peer, an early member stays, all others are
  * closed. */
 static void admit(struct rendezvous *g, int at)
@@ -370,17 +334,27 @@ static void admit(struct rendezvous *g, int at)
     titan_assert(at >= 0 && at < m->n_arrivals);
     struct arrival *s = &m->arrivals[at];
     const struct identity identity = s->greeting.identity;
-    if (!s->known && (!is_member(m, &identity) || !greeting_proved(m, s))) {
+    if (!s->known) {
+        unsigned char right[MAC_BYTES];
+        s->known = is_member(m, &identity);
+        if (s->known && m->keyed) {
+            prove(m, s->challenge, &s->greeting, NULL, right);
+            s->known = mac_equal(right, s->greeting.proof);
+        }
+    }
+    if (!s->known) {
         drop_arrival(m, at);
         return;
     }
-    s->known = true;
     if (identity.tag != g->own.tag)
         return;
     int i = place_of(g, &identity);
     if (i < 0)
         g->stray = (int)identity.rank;
-    if (i > g->self && send_answer(g, s)) {
+    struct answer answer = {.identity = g->own};
+    if (i > g->self && m->keyed)
+        prove(m, s->challenge, &s->greeting, &answer.identity, answer.proof);
+    if (i > g->self && send_all(s->fd, &answer, answer_bytes(m))) {
         struct peer *p = &g->peers[i];
         if (p->state == PEER_READY)
             (void)close(p->fd); /* the peer connected again and uses its last connection */
@@ -407,47 +381,52 @@ static void advance_arrivals(struct rendezvous *g)
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* Collects the descriptors to poll: peers below, existing links, the listener, arrivals whose greeting is
- * incomplete. */
-static int gather_polls(struct rendezvous *g)
+/* Polls once and handles everything that has moved. */
+static void step(struct rendezvous *g)
 {
     const struct rendezvous_options *o = g->options;
+    struct mesh *m = g->m;
     int n = 0;
+
+    /* Collects the descriptors: peers below, existing links, the listener, arrivals whose greeting is incomplete. */
     for (int i = 0; i < o->n; i++) {
         struct peer *p = &g->peers[i];
         if (i < g->self && p->state == PEER_IDLE && now_ms() >= p->retry_at)
-            start_connect(p, &g->m->addresses[o->members[i]]);
+            start_connect(p, &m->addresses[o->members[i]]);
         bool waits = p->state != PEER_IDLE && p->state != PEER_READY;
         g->polls[n++] =
             (struct pollfd){.fd = waits ? p->fd : -1, .events = p->state == PEER_CONNECTING ? POLLOUT : POLLIN};
     }
     for (int i = 0; i < o->n; i++)
         g->polls[n++] = (struct pollfd){.fd = o->links ? o->links[i] : -1, .events = POLLRDHUP};
-    g->polls[n++] = (struct pollfd){.fd = g->m->listener, .events = POLLIN};
-    for (int i = 0; i < g->m->n_arrivals; i++) {
-        const struct arrival *s = &g->m->arrivals[i];
-        g->polls[n++] = (struct pollfd){.fd = s->got < greeting_bytes(g->m) ? s->fd : -1, .events = POLLIN};
+    g->polls[n++] = (struct pollfd){.fd = m->listener, .events = POLLIN};
+    for (int i = 0; i < m->n_arrivals; i++) {
+        const struct arrival *s = &m->arrivals[i];
+        g->polls[n++] = (struct pollfd){.fd = s->got < greeting_bytes(m) ? s->fd : -1, .events = POLLIN};
     }
-    return n;
-}
-
-/* Polls once and handles everything that has moved. */
-static void step(struct rendezvous *g)
-{
-    int members = g->options->n, n = gather_polls(g);
     progress_wait_begin();
     int ready = poll(g->polls, (nfds_t)n, POLL_MS);
     progress_wait_end();
     if (ready < 0)
         return;
+
     for (int i = 0; i < g->self; i++)
         if (g->polls[i].fd >= 0 && g->polls[i].revents)
             advance_peer(g, i);
-    for (int i = 0; i < members; i++)
-        if (g->polls[members + i].revents)
+    for (int i = 0; i < o->n; i++)
+        if (g->polls[o->n + i].revents)
             g->lost = i;
-    if (g->polls[2 * members].revents)
-        accept_arrivals(g->m);
+    int fd = -1;
+    while (g->polls[2 * o->n].revents && (fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        titan_assert(m->n_arrivals <= m->capacity);
+        if (m->n_arrivals == m->capacity)
+            drop_arrival(m, 0);
+        set_options(fd);
+        struct arrival *s = &m->arrivals[m->n_arrivals++];
+        *s = (struct arrival){.fd = fd, .since = now_ms()};
+        if (m->keyed && (!draw_challenge(s->challenge) || !send_all(fd, s->challenge, sizeof(s->challenge))))
+            drop_arrival(m, m->n_arrivals - 1);
+    }
     advance_arrivals(g);
 }
 
@@ -470,18 +449,6 @@ static titan_status check(const struct rendezvous *g, int64_t end, struct titan_
         i++;
     return titan_fail(err, TITAN_ETIMEDOUT, "rank %d (%s) did not connect within %u ms", o->members[i],
                       g->m->addresses[o->members[i]].text, g->m->timeout_ms);
-}
-
-static titan_status meet(struct rendezvous *g, struct titan_error *err)
-{
-    titan_assert(g->self >= 0 && g->self < g->options->n);
-    int64_t end = now_ms() + g->m->timeout_ms;
-    advance_arrivals(g); /* members that came early */
-    while (g->ready < g->options->n - 1) {
-        TRY(check(g, end, err));
-        step(g);
-    }
-    return TITAN_OK;
 }
 
 static void clear_rendezvous(struct rendezvous *g)
@@ -510,7 +477,13 @@ titan_status tcp_mesh_meet(struct mesh *m, const struct rendezvous_options *opti
         if (options->members[i] == m->rank)
             g.self = i;
     }
-    TRY(meet(&g, err));
+    titan_assert(g.self >= 0);
+    const int64_t end = now_ms() + m->timeout_ms;
+    advance_arrivals(&g); /* members that came early */
+    while (g.ready < options->n - 1) {
+        TRY(check(&g, end, err));
+        step(&g);
+    }
     for (size_t i = 0; i < n; i++)
         fds[i] = TAKE_FD(g.peers[i].fd);
     return TITAN_OK;

@@ -35,8 +35,13 @@ struct member {
 static void *share(void *arg)
 {
     struct member *m = arg;
-    m->status = nccl_share(&m->config, m->abort_flag, clock_mono_ns() + m->patience_ms * 1000000, m->data,
-                           sizeof m->data, m->peers, &m->err);
+    const struct nccl_agreement a = {.config = &m->config,
+                                     .abort_flag = m->abort_flag,
+                                     .deadline_ns = clock_mono_ns() + m->patience_ms * 1000000,
+                                     .data = m->data,
+                                     .bytes = sizeof m->data,
+                                     .peers = m->peers};
+    m->status = nccl_share(&a, &m->err);
     return NULL;
 }
 

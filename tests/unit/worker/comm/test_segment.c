@@ -28,7 +28,8 @@ static titan_status split(uint64_t used, struct titan_error *err)
     memcpy(shared + ARRIVED, &others, sizeof(others));
     assert_int_equal(segment_open(&seg, &config, NULL, NULL, err), TITAN_OK);
     memcpy(shared + USED, &used, sizeof(used));
-    const titan_status status = segment_split(&seg, &child, members, WORLD, NULL, NULL, err);
+    const titan_status status =
+        segment_split(&seg, &child, &(struct segment_group){.members = members, .n = WORLD}, NULL, err);
     segment_close(&seg);
     (void)munmap(shared, l.bytes);
     (void)close(fd);
