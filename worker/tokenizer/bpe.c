@@ -67,8 +67,6 @@ void bpe_free(struct bpe *b)
     *b = (struct bpe){0};
 }
 
-/* --- symbols ------------------------------------------------------------------------------------------------------ */
-
 /* --- short words -------------------------------------------------------------------------------------------------- */
 
 /* Merges n symbols in place, at most SHORT_WORD. Returns the number of symbols left. */
@@ -161,30 +159,6 @@ static size_t table_place(const struct long_word *w, uint32_t rank)
     return at;
 }
 
-/* Returns the bucket of a rank, and makes it if it is missing. NULL: no memory. */
-static struct bucket *bucket_of(struct long_word *w, uint32_t rank)
-{
-    if (2 * (w->n_buckets + 1) > w->table_size) {
-        const size_t size = w->table_size ? 2 * w->table_size : PAIRS_MIN;
-        uint32_t *table = calloc(size, sizeof(*table));
-        if (!table)
-            return NULL;
-        free(w->table);
-        w->table = table;
-        w->table_size = size;
-        for (size_t i = 0; i < w->n_buckets; i++)
-            table[table_place(w, w->buckets[i].rank)] = (uint32_t)i + 1;
-    }
-    const size_t at = table_place(w, rank);
-    if (!w->table[at]) {
-        if (!VEC_PUSH(w->buckets, w->n_buckets, w->cap_buckets, (struct bucket){.rank = rank}))
-            return NULL;
-        w->table[at] = (uint32_t)w->n_buckets;
-    }
-    titan_assert(w->table[at] > 0 && w->table[at] <= w->n_buckets);
-    return &w->buckets[w->table[at] - 1];
-}
-
 /* Puts the pair of symbol i and the next symbol into its rank's bucket, if the pair has a rank. False: no memory. */
 static bool note_pair(struct long_word *w, uint32_t i)
 {
@@ -195,9 +169,28 @@ static bool note_pair(struct long_word *w, uint32_t i)
     const struct pair *p = find_pair(w->b, w->symbols[i].id, w->symbols[behind].id);
     if (!p)
         return true;
-    struct bucket *k = bucket_of(w, p->rank);
-    if (!k)
-        return false;
+
+    /* Finds the bucket of the rank, and makes it if it is missing. */
+    if (2 * (w->n_buckets + 1) > w->table_size) {
+        const size_t size = w->table_size ? 2 * w->table_size : PAIRS_MIN;
+        uint32_t *table = calloc(size, sizeof(*table));
+        if (!table)
+            return false;
+        free(w->table);
+        w->table = table;
+        w->table_size = size;
+        for (size_t b = 0; b < w->n_buckets; b++)
+            table[table_place(w, w->buckets[b].rank)] = (uint32_t)b + 1;
+    }
+    const size_t at = table_place(w, p->rank);
+    if (!w->table[at]) {
+        if (!VEC_PUSH(w->buckets, w->n_buckets, w->cap_buckets, (struct bucket){.rank = p->rank}))
+            return false;
+        w->table[at] = (uint32_t)w->n_buckets;
+    }
+    titan_assert(w->table[at] > 0 && w->table[at] <= w->n_buckets);
+    struct bucket *k = &w->buckets[w->table[at] - 1];
+
     if (k->at == k->n)
         k->at = k->n = 0;
     if (k->n == 0 || k->places[k->n - 1] < i) {
@@ -217,21 +210,6 @@ static bool note_pair(struct long_word *w, uint32_t i)
     return true;
 }
 
-static bool take_place(struct bucket *k, uint32_t *ret)
-{
-    titan_assert(k->at <= k->n);
-    if (k->n_late > 0 && (k->at == k->n || k->late[0] < k->places[k->at])) {
-        *ret = k->late[0];
-        k->n_late--;
-        HEAP_POP(k->late, k->n_late);
-        return true;
-    }
-    if (k->at == k->n)
-        return false;
-    *ret = k->places[k->at++];
-    return true;
-}
-
 static bool merge_long(struct long_word *w)
 {
     for (uint32_t i = 0; i + 1 < w->n; i++)
@@ -240,7 +218,14 @@ static bool merge_long(struct long_word *w)
     while (w->n_queue > 0) {
         struct bucket *k = &w->buckets[(uint32_t)w->queue[0]];
         uint32_t i;
-        if (!take_place(k, &i)) {
+        titan_assert(k->at <= k->n);
+        if (k->n_late > 0 && (k->at == k->n || k->late[0] < k->places[k->at])) {
+            i = k->late[0];
+            k->n_late--;
+            HEAP_POP(k->late, k->n_late);
+        } else if (k->at < k->n) {
+            i = k->places[k->at++];
+        } else {
             k->queued = false;
             w->n_queue--;
             HEAP_POP(w->queue, w->n_queue);

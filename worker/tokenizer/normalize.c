@@ -60,72 +60,19 @@ titan_status normalize_replace(const char *text, size_t n, const char *from, con
     return TITAN_OK;
 }
 
-static titan_status replace_matches(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
-{
-    const unsigned char *p = (const unsigned char *)text, *end = p + n;
-    const size_t to = strlen(step->to);
-    while (p < end) {
-        size_t len = pattern_match(step->pattern, p, end);
-        if (len == PATTERN_TOO_LONG)
-            return TITAN_ELIMIT;
-        const bool matches = len != PATTERN_NONE;
-        if (!matches)
-            (void)utf8_code(p, &len);
-        TRY(matches ? buf_append(out, step->to, to) : buf_append(out, p, len));
-        p += len;
-    }
-    return TITAN_OK;
-}
-
 static bool begins_with(const char *text, size_t n, const char *prefix)
 {
     const size_t len = strlen(prefix);
     return n >= len && memcmp(text, prefix, len) == 0;
 }
 
-static titan_status prefix_words(const char *mark, const char *text, size_t n, struct buf *out)
-{
-    titan_assert(*mark);
-    for (size_t at = unicode_leading_space(text, n); at < n; at += unicode_leading_space(text + at, n - at)) {
-        const size_t begin = at;
-        size_t len;
-        for (; at < n && !unicode_is_space(utf8_code((const unsigned char *)text + at, &len)); at += len)
-            continue;
-        if (!begins_with(text + begin, at - begin, mark))
-            TRY(buf_append(out, mark, strlen(mark)));
-        TRY(buf_append(out, text + begin, at - begin));
-    }
-    return TITAN_OK;
-}
-
 /* --- characters --------------------------------------------------------------------------------------------------- */
 
-static bool is_ideograph(uint32_t code)
+static titan_status put_characters(enum normalize_kind kind, const char *text, size_t n, struct buf *out)
 {
     static const struct code_range ideographs[] = {{0x3400, 0x4dbf},   {0x4e00, 0x9fff},   {0xf900, 0xfaff},
                                                    {0x20000, 0x2a6df}, {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f},
                                                    {0x2b920, 0x2ceaf}, {0x2f800, 0x2fa1f}};
-    bool is = false;
-    for (size_t i = 0; i < ARRAY_SIZE(ideographs); i++)
-        is |= code >= ideographs[i].first && code <= ideographs[i].last;
-    return is;
-}
-
-/* NMT turns a character into itself, a space, or nothing (0). */
-static uint32_t nmt(uint32_t code)
-{
-    if ((code >= 0x01 && code <= 0x08) || code == 0x0b || (code >= 0x0e && code <= 0x1f) || code == 0x7f ||
-        code == 0x8f || code == 0x9f)
-        return 0;
-    if (code == 0x09 || code == 0x0a || code == 0x0c || code == 0x0d || code == 0x1680 ||
-        (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xfeff ||
-        code == 0xfffd)
-        return ' ';
-    return code;
-}
-
-static titan_status put_characters(enum normalize_kind kind, const char *text, size_t n, struct buf *out)
-{
     for (size_t at = 0, len; at < n; at += len) {
         const uint32_t code = utf8_code((const unsigned char *)text + at, &len);
         uint32_t becomes = code;
@@ -135,7 +82,8 @@ static titan_status put_characters(enum normalize_kind kind, const char *text, s
             TRY(unicode_lower(code, out));
             continue;
         case NORMALIZE_IDEOGRAPHS:
-            alone = is_ideograph(code);
+            for (size_t i = 0; i < ARRAY_SIZE(ideographs); i++)
+                alone |= code >= ideographs[i].first && code <= ideographs[i].last;
             break;
         case NORMALIZE_CLEAN:
             goes = code == 0 || unicode_has(UNICODE_CONTROLS, code);
@@ -147,10 +95,14 @@ static titan_status put_characters(enum normalize_kind kind, const char *text, s
         case NORMALIZE_MARKS:
             goes = unicode_has(UNICODE_MARKS, code);
             break;
-        default:
+        default: /* NMT turns a character into itself, a space, or nothing */
             titan_assert(kind == NORMALIZE_NMT);
-            becomes = nmt(code);
-            goes = code && !becomes;
+            goes = (code >= 0x01 && code <= 0x08) || code == 0x0b || (code >= 0x0e && code <= 0x1f) || code == 0x7f ||
+                   code == 0x8f || code == 0x9f;
+            if (code == 0x09 || code == 0x0a || code == 0x0c || code == 0x0d || code == 0x1680 ||
+                (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 ||
+                code == 0xfeff || code == 0xfffd)
+                becomes = ' ';
         }
         if (goes)
             continue;
@@ -183,21 +135,40 @@ static bool is_idle(const struct normalize_step *step, bool first, const char *t
 
 static titan_status apply(const struct normalize_step *step, const char *text, size_t n, struct buf *out)
 {
-    size_t at;
+    const unsigned char *const p = (const unsigned char *)text;
+    size_t at, len;
     switch (step->kind) {
     case NORMALIZE_FORM:
         return unicode_normalize(step->form, text, n, out);
     case NORMALIZE_REPLACE:
         return normalize_replace(text, n, step->from, step->to, out);
     case NORMALIZE_PATTERN:
-        return replace_matches(step, text, n, out);
+        for (at = 0; at < n; at += len) {
+            len = pattern_match(step->pattern, p + at, p + n);
+            if (len == PATTERN_TOO_LONG)
+                return TITAN_ELIMIT;
+            const bool matches = len != PATTERN_NONE;
+            if (!matches)
+                (void)utf8_code(p + at, &len);
+            TRY(matches ? buf_append(out, step->to, strlen(step->to)) : buf_append(out, p + at, len));
+        }
+        return TITAN_OK;
     case NORMALIZE_PREPEND:
     case NORMALIZE_PREFIX:
     case NORMALIZE_PREFIX_1:
         TRY(buf_append(out, step->to, strlen(step->to)));
         return buf_append(out, text, n);
     case NORMALIZE_PREFIX_WORD:
-        return prefix_words(step->to, text, n, out);
+        titan_assert(*step->to);
+        for (at = unicode_leading_space(text, n); at < n; at += unicode_leading_space(text + at, n - at)) {
+            const size_t begin = at;
+            for (; at < n && !unicode_is_space(utf8_code(p + at, &len)); at += len)
+                continue;
+            if (!begins_with(text + begin, at - begin, step->to))
+                TRY(buf_append(out, step->to, strlen(step->to)));
+            TRY(buf_append(out, text + begin, at - begin));
+        }
+        return TITAN_OK;
     case NORMALIZE_STRIP_LEFT:
         at = unicode_leading_space(text, n);
         return buf_append(out, text + at, n - at);

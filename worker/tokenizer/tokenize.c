@@ -42,15 +42,6 @@ static titan_status read_all(int fd, const char *name, struct buf *out, struct t
     }
 }
 
-static titan_status read_input(struct tokenize *k, const char *path, struct titan_error *err)
-{
-    _cleanup_fd_ int fd = -1;
-    if (!path)
-        return read_all(STDIN_FILENO, "standard input", &k->input, err);
-    TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
-    return read_all(fd, path, &k->input, err);
-}
-
 /* Prints a line of ids for each text. The whole input is one text. With `separated`, each part that ends in a NUL byte
  * is a text. */
 static titan_status encode_input(struct tokenize *k, bool separated, bool count, struct titan_error *err)
@@ -109,14 +100,17 @@ static titan_status decode_input(struct tokenize *k, bool separated, struct tita
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct tokenize k = {0};
-    const char *path = args_text(args, "tokenizer", "bytes");
+    _cleanup_fd_ int fd = -1;
+    const char *path = args_text(args, "tokenizer", "bytes"), *input = args->n > 0 ? args->words[0] : NULL;
     const bool separated = args_has(args, "null"), count = args_has(args, "count");
     (void)with;
     titan_status status = tokenizer_open_as(path, args_text(args, "pattern", NULL), &k.tokenizer, err);
     if (status == TITAN_OK)
         status = tokenizer_encoder_open(k.tokenizer, &k.encoder, err);
+    if (status == TITAN_OK && input)
+        status = file_open_regular(AT_FDCWD, input, 0, &fd, err);
     if (status == TITAN_OK)
-        status = read_input(&k, args->n > 0 ? args->words[0] : NULL, err);
+        status = read_all(input ? fd : STDIN_FILENO, input ? input : "standard input", &k.input, err);
     if (status == TITAN_OK)
         status = args_has(args, "decode") ? decode_input(&k, separated, err) : encode_input(&k, separated, count, err);
     tokenizer_encoder_close(k.encoder);

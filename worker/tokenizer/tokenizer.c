@@ -50,24 +50,6 @@ static titan_status read_named(const char *path, struct buf *out, struct titan_e
     return TITAN_OK;
 }
 
-/* Reads the tokenizer_config.json beside the file, if it exists. */
-static titan_status read_config_beside(struct tokenizer *t, const char *path, struct titan_error *err)
-{
-    char config[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    const int folder = slash ? (int)(slash + 1 - path) : 0;
-    struct titan_error missing = {0};
-    _cleanup_(buf_free) struct buf text = {.limit = FILE_BYTES_MAX + 1};
-    if (snprintf(config, sizeof(config), "%.*stokenizer_config.json", folder, path) >= (int)sizeof(config))
-        return titan_fail(err, TITAN_EINVAL, "tokenizer '%.64s...': the path is too long", path);
-    titan_status status = read_named(config, &text, &missing);
-    if (status == TITAN_ENOTFOUND)
-        return TITAN_OK;
-    if (status == TITAN_OK)
-        status = tokenizer_read_config(t, text.data, text.len, &missing);
-    return status == TITAN_OK ? status : titan_fail(err, status, "tokenizer '%s': %s", config, missing.msg);
-}
-
 static titan_status read_tokenizer(struct tokenizer *t, const char *path, const char *pattern, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = {.limit = FILE_BYTES_MAX + 1};
@@ -84,8 +66,22 @@ static titan_status read_tokenizer(struct tokenizer *t, const char *path, const 
                                      : tokenizer_read_ranks(t, text.data, text.len, pattern, err);
     if (status != TITAN_OK)
         return titan_error_wrap(err, "tokenizer '%s'", path);
-    if (t->names.n > 0)
-        TRY(read_config_beside(t, path, err));
+    if (t->names.n > 0) { /* reads the tokenizer_config.json beside the file, if it exists */
+        char config[PATH_MAX];
+        const char *slash = strrchr(path, '/');
+        const int folder = slash ? (int)(slash + 1 - path) : 0;
+        struct titan_error why = {0};
+        _cleanup_(buf_free) struct buf beside = {.limit = FILE_BYTES_MAX + 1};
+        if (snprintf(config, sizeof(config), "%.*stokenizer_config.json", folder, path) >= (int)sizeof(config))
+            return titan_fail(err, TITAN_EINVAL, "tokenizer '%.64s...': the path is too long", path);
+        titan_status read = read_named(config, &beside, &why);
+        if (read == TITAN_OK)
+            read = tokenizer_read_config(t, beside.data, beside.len, &why);
+        else if (read == TITAN_ENOTFOUND)
+            read = TITAN_OK;
+        if (read != TITAN_OK)
+            return titan_fail(err, read, "tokenizer '%s': %s", config, why.msg);
+    }
     t->n_ids = (int64_t)t->vocabulary.n;
     titan_assert(t->n_ids > 0);
     t->hash = hash_word(t->hash, vocabulary_hash(&t->vocabulary));
@@ -281,47 +277,44 @@ static inline void load_word(const char *word, size_t n, const char *end, uint64
     }
 }
 
-static titan_status encode_pending(struct tokenizer_encoder *e, const struct pending_word *w, struct titan_error *err)
-{
-    titan_assert(w->n > 0);
-    const struct tokenizer *t = e->t;
-    struct tokens *out = e->out;
-    struct cached *c = w->cached;
-    const size_t begin = out->n;
-    if (c && c->len == w->n && memcmp(c->word, w->word, sizeof(c->word)) == 0) {
-        if (!VEC_RESERVE(out->ids, out->cap, begin + CACHED_IDS))
-            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", begin + CACHED_IDS);
-        memcpy(out->ids + begin, c->ids, sizeof(c->ids));
-        out->n += c->n;
-        return TITAN_OK;
-    }
-    switch (t->kind) {
-    case TOKENIZER_UNIGRAM:
-        TRY(unigram_encode(&t->unigram, &t->vocabulary, w->at, w->n, out, err));
-        break;
-    case TOKENIZER_WORDPIECE:
-        TRY(wordpiece_encode(&t->wordpiece, &t->vocabulary, w->at, w->n, out, err));
-        break;
-    default:
-        TRY(bpe_encode(&t->bpe, &t->vocabulary, w->at, w->n, out, err));
-    }
-    if (c && out->n - begin <= CACHED_IDS) {
-        memcpy(c->word, w->word, sizeof(c->word));
-        c->len = (uint8_t)w->n;
-        c->n = (uint8_t)(out->n - begin);
-        if (c->n > 0)
-            memcpy(c->ids, out->ids + begin, c->n * sizeof(*c->ids));
-    }
-    return TITAN_OK;
-}
-
 static titan_status encode_all_pending(struct tokenizer_encoder *e, struct titan_error *err)
 {
+    const struct tokenizer *t = e->t;
+    struct tokens *out = e->out;
     const int n = e->n_pending;
+
     titan_assert(n >= 0 && n <= AHEAD);
     e->n_pending = 0;
-    for (int i = 0; i < n; i++)
-        TRY(encode_pending(e, &e->pending[i], err));
+    for (int i = 0; i < n; i++) {
+        const struct pending_word *w = &e->pending[i];
+        struct cached *c = w->cached;
+        const size_t begin = out->n;
+        titan_assert(w->n > 0);
+        if (c && c->len == w->n && memcmp(c->word, w->word, sizeof(c->word)) == 0) {
+            if (!VEC_RESERVE(out->ids, out->cap, begin + CACHED_IDS))
+                return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", begin + CACHED_IDS);
+            memcpy(out->ids + begin, c->ids, sizeof(c->ids));
+            out->n += c->n;
+            continue;
+        }
+        switch (t->kind) {
+        case TOKENIZER_UNIGRAM:
+            TRY(unigram_encode(&t->unigram, &t->vocabulary, w->at, w->n, out, err));
+            break;
+        case TOKENIZER_WORDPIECE:
+            TRY(wordpiece_encode(&t->wordpiece, &t->vocabulary, w->at, w->n, out, err));
+            break;
+        default:
+            TRY(bpe_encode(&t->bpe, &t->vocabulary, w->at, w->n, out, err));
+        }
+        if (c && out->n - begin <= CACHED_IDS) {
+            memcpy(c->word, w->word, sizeof(c->word));
+            c->len = (uint8_t)w->n;
+            c->n = (uint8_t)(out->n - begin);
+            if (c->n > 0)
+                memcpy(c->ids, out->ids + begin, c->n * sizeof(*c->ids));
+        }
+    }
     return TITAN_OK;
 }
 
@@ -440,32 +433,27 @@ titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, siz
 
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
 
-/* Appends a token of WordPiece: with a space before it, or without its prefix. */
-static titan_status decode_piece(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
-{
-    static const char *const tidy[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
-                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
-                                          {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-    _cleanup_(buf_free) struct buf text = BUF_INIT, other = BUF_INIT;
-    const size_t prefix = strlen(t->decoder.prefix);
-    const bool continues = !first && n >= prefix && memcmp(token, t->decoder.prefix, prefix) == 0;
-    TRY(buf_append(&text, " ", first || continues ? 0 : 1));
-    TRY(buf_append(&text, token + (continues ? prefix : 0), n - (continues ? prefix : 0)));
-    for (size_t i = 0; t->decoder.tidy && i < ARRAY_SIZE(tidy); i++) {
-        buf_clear(&other);
-        TRY(normalize_replace(text.data, text.len, tidy[i][0], tidy[i][1], &other));
-        const struct buf swap = text;
-        text = other;
-        other = swap;
-    }
-    return buf_append(out, text.data, text.len);
-}
-
 static titan_status decode_token(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
 {
     static const char digits[] = "0123456789ABCDEF";
-    if (t->decoder.words)
-        return decode_piece(t, token, n, first, out);
+    static const char *const tidy[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                          {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    if (t->decoder.words) { /* WordPiece: with a space before the token, or without its prefix */
+        _cleanup_(buf_free) struct buf text = BUF_INIT, other = BUF_INIT;
+        const size_t prefix = strlen(t->decoder.prefix);
+        const bool continues = !first && n >= prefix && memcmp(token, t->decoder.prefix, prefix) == 0;
+        TRY(buf_append(&text, " ", first || continues ? 0 : 1));
+        TRY(buf_append(&text, token + (continues ? prefix : 0), n - (continues ? prefix : 0)));
+        for (size_t i = 0; t->decoder.tidy && i < ARRAY_SIZE(tidy); i++) {
+            buf_clear(&other);
+            TRY(normalize_replace(text.data, text.len, tidy[i][0], tidy[i][1], &other));
+            const struct buf swap = text;
+            text = other;
+            other = swap;
+        }
+        return buf_append(out, text.data, text.len);
+    }
     if (t->decoder.from_bytes && n == 6 && memcmp(token, "<0x", 3) == 0 && token[5] == '>') {
         const char *high = memchr(digits, token[3], 16), *low = memchr(digits, token[4], 16);
         const char byte = high && low ? (char)((high - digits) << 4 | (low - digits)) : '\0';

@@ -90,23 +90,6 @@ static bool take_flag(struct tokenizer_file *f, const struct json *part, const c
     return flag;
 }
 
-static titan_status read_bert(struct tokenizer_file *f, const struct json *part)
-{
-    const bool clean = take_flag(f, part, "clean_text", true);
-    const bool ideographs = take_flag(f, part, "handle_chinese_chars", true);
-    const bool lower = take_flag(f, part, "lowercase", true);
-    const bool accents = take_flag(f, part, "strip_accents", lower);
-    if (clean)
-        TRY(add_step(f, NORMALIZE_CLEAN, NULL, NULL));
-    if (ideographs)
-        TRY(add_step(f, NORMALIZE_IDEOGRAPHS, NULL, NULL));
-    if (accents)
-        TRY(add_form(f, UNICODE_NFD));
-    if (accents)
-        TRY(add_step(f, NORMALIZE_ACCENTS, NULL, NULL));
-    return lower ? add_step(f, NORMALIZE_LOWER, NULL, NULL) : TITAN_OK;
-}
-
 titan_status tokenizer_file_normalizer(struct tokenizer_file *f, const struct json *part, const char *type)
 {
     static const struct {
@@ -156,8 +139,21 @@ titan_status tokenizer_file_normalizer(struct tokenizer_file *f, const struct js
             TRY(add_step(f, NORMALIZE_STRIP_LEFT, NULL, NULL));
         return take_flag(f, part, "strip_right", true) ? add_step(f, NORMALIZE_STRIP_RIGHT, NULL, NULL) : TITAN_OK;
     }
-    if (strcmp(type, "BertNormalizer") == 0)
-        return read_bert(f, part);
+    if (strcmp(type, "BertNormalizer") == 0) {
+        const bool clean = take_flag(f, part, "clean_text", true);
+        const bool ideographs = take_flag(f, part, "handle_chinese_chars", true);
+        const bool lower = take_flag(f, part, "lowercase", true);
+        const bool accents = take_flag(f, part, "strip_accents", lower);
+        if (clean)
+            TRY(add_step(f, NORMALIZE_CLEAN, NULL, NULL));
+        if (ideographs)
+            TRY(add_step(f, NORMALIZE_IDEOGRAPHS, NULL, NULL));
+        if (accents)
+            TRY(add_form(f, UNICODE_NFD));
+        if (accents)
+            TRY(add_step(f, NORMALIZE_ACCENTS, NULL, NULL));
+        return lower ? add_step(f, NORMALIZE_LOWER, NULL, NULL) : TITAN_OK;
+    }
     return tokenizer_file_unknown(f, "normalizer", type,
                                   "BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, "
                                   "Replace, Sequence, Strip and StripAccents");

@@ -39,21 +39,6 @@ static uint32_t letter_of(int byte)
     return 0; /* not reached: 0xff is a printing byte */
 }
 
-/* Decodes a text in the alphabet of bytes. False: it has another letter. */
-static bool spell(const char *text, size_t n, const int16_t byte_of[512], struct buf *out)
-{
-    buf_clear(out);
-    for (size_t at = 0, len; at < n; at += len) {
-        const uint32_t code = utf8_code((const unsigned char *)text + at, &len);
-        if (code >= 512 || byte_of[code] < 0)
-            return false;
-        const char byte = (char)byte_of[code];
-        if (buf_append(out, &byte, 1) != TITAN_OK)
-            return false;
-    }
-    return true;
-}
-
 /* JSON_NUL becomes a byte 0. Returns the length. */
 static size_t mend_nul(char *text)
 {
@@ -107,7 +92,14 @@ static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
         const char *text = names->bytes.data + token->start;
         if (!token->there || (id < v->n && v->tokens[id].there))
             continue;
-        const bool spelled = f->byte_level && spell(text, token->len, byte_of, &bytes);
+        /* Decodes the text in the alphabet of bytes, unless it has another letter. */
+        bool spelled = f->byte_level;
+        buf_clear(&bytes);
+        for (size_t at = 0, len; spelled && at < token->len; at += len) {
+            const uint32_t code = utf8_code((const unsigned char *)text + at, &len);
+            const char byte = code < 512 ? (char)byte_of[code] : '\0';
+            spelled = code < 512 && byte_of[code] >= 0 && buf_append(&bytes, &byte, 1) == TITAN_OK;
+        }
         TRY(vocabulary_put(v, (int64_t)id, spelled ? bytes.data : text, spelled ? bytes.len : token->len, f->err));
         const bool found = spelled || !f->byte_level;
         if (model && found && !(id < f->n_special && f->special[id]))
@@ -131,41 +123,7 @@ static int compare_added(const void *a, const void *b)
     return x->len != y->len ? (x->len > y->len ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
 }
 
-/* Adds a token in the form in which it is searched. A search after the normalizer needs the token as the normalizer
- * changes it. */
-static titan_status put_added(struct tokenizer_file *f, const struct json *m, int32_t id, const char *text, size_t len)
-{
-    struct tokenizer *t = f->t;
-    struct buf work[2] = {BUF_INIT, BUF_INIT};
-    const bool behind = tokenizer_file_flag(m, "normalized", true);
-    struct added_tokens *set = behind ? &t->added_behind : &t->added;
-    struct added_token added = {.id = id,
-                                .word = tokenizer_file_flag(m, "single_word", false),
-                                .takes_space_left = tokenizer_file_flag(m, "lstrip", false),
-                                .takes_space_right = tokenizer_file_flag(m, "rstrip", false)};
-    const bool kind[] = {behind && t->normalizer.n > 0, added.word, added.takes_space_left, added.takes_space_right};
-    if (kind[0] || kind[1] || kind[2] || kind[3])
-        t->hash = hash_bytes(t->hash, kind, sizeof(kind));
-    titan_status status = behind ? normalize_text(&t->normalizer, true, &text, &len, work, f->err) : TITAN_OK;
-    if (status == TITAN_OK && len == 0)
-        status =
-            titan_fail(f->err, TITAN_EUNSUPPORTED, "the normalizer leaves nothing of the added token %" PRId32, id);
-    if (status == TITAN_OK) {
-        added.len = len;
-        added.text = malloc(len);
-        if (!added.text || !VEC_PUSH(set->tokens, set->n, set->cap, added)) {
-            free(added.text);
-            status = titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu added tokens", set->n + 1);
-        } else {
-            memcpy(added.text, text, len);
-        }
-    }
-    buf_free(&work[0]);
-    buf_free(&work[1]);
-    return status;
-}
-
-/* Reads the added tokens. A special token in a text stays text, so encoding searches only for the others. */
+/* Reads an added token. A special token in a text stays text, so encoding searches only for the others. */
 static titan_status read_added(struct tokenizer_file *f, const struct json *m)
 {
     struct vocabulary *names = &f->t->names;
@@ -183,7 +141,39 @@ static titan_status read_added(struct tokenizer_file *f, const struct json *m)
         TRY(vocabulary_put(names, id->integer, text, len, f->err));
         TRY(vocabulary_index(names, (int32_t)id->integer, f->err));
     }
-    return tokenizer_file_flag(m, "special", false) ? TITAN_OK : put_added(f, m, (int32_t)id->integer, text, len);
+    if (tokenizer_file_flag(m, "special", false))
+        return TITAN_OK;
+
+    /* A search after the normalizer needs the token as the normalizer changes it. */
+    struct tokenizer *t = f->t;
+    struct buf work[2] = {BUF_INIT, BUF_INIT};
+    const char *form = text;
+    const bool behind = tokenizer_file_flag(m, "normalized", true);
+    struct added_tokens *set = behind ? &t->added_behind : &t->added;
+    struct added_token added = {.id = (int32_t)id->integer,
+                                .len = len,
+                                .word = tokenizer_file_flag(m, "single_word", false),
+                                .takes_space_left = tokenizer_file_flag(m, "lstrip", false),
+                                .takes_space_right = tokenizer_file_flag(m, "rstrip", false)};
+    const bool kind[] = {behind && t->normalizer.n > 0, added.word, added.takes_space_left, added.takes_space_right};
+    if (kind[0] || kind[1] || kind[2] || kind[3])
+        t->hash = hash_bytes(t->hash, kind, sizeof(kind));
+    titan_status status = behind ? normalize_text(&t->normalizer, true, &form, &added.len, work, f->err) : TITAN_OK;
+    if (status == TITAN_OK && added.len == 0)
+        status = titan_fail(f->err, TITAN_EUNSUPPORTED, "the normalizer leaves nothing of the added token %" PRId32,
+                            added.id);
+    if (status == TITAN_OK) {
+        added.text = malloc(added.len);
+        if (added.text)
+            memcpy(added.text, form, added.len);
+        if (!added.text || !VEC_PUSH(set->tokens, set->n, set->cap, added)) {
+            free(added.text);
+            status = titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu added tokens", set->n + 1);
+        }
+    }
+    buf_free(&work[0]);
+    buf_free(&work[1]);
+    return status;
 }
 
 static titan_status order_added(struct tokenizer_file *f, struct added_tokens *set)

@@ -48,39 +48,31 @@ const struct category_range *unicode_categories(size_t *ret_n)
 
 /* --- text that is no UTF-8 ---------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the maximal subpart at p. No valid sequence begins at p. */
-static size_t subpart(const unsigned char *p, size_t n)
+titan_status unicode_mend(const char *text, size_t n, struct buf *out)
 {
-    titan_assert(n > 0);
     static const struct {
         unsigned char lead_from, lead_to, from, to;
         int more;
     } rows[] = {{0xc2, 0xdf, 0x80, 0xbf, 1}, {0xe0, 0xe0, 0xa0, 0xbf, 2}, {0xe1, 0xec, 0x80, 0xbf, 2},
                 {0xed, 0xed, 0x80, 0x9f, 2}, {0xee, 0xef, 0x80, 0xbf, 2}, {0xf0, 0xf0, 0x90, 0xbf, 3},
                 {0xf1, 0xf3, 0x80, 0xbf, 3}, {0xf4, 0xf4, 0x80, 0x8f, 3}};
-    for (size_t r = 0; r < ARRAY_SIZE(rows); r++) {
-        if (p[0] < rows[r].lead_from || p[0] > rows[r].lead_to)
-            continue;
-        size_t len = 1;
-        if (n > 1 && p[1] >= rows[r].from && p[1] <= rows[r].to)
-            for (len = 2; len < n && (int)len <= rows[r].more && (p[len] & 0xc0) == 0x80;)
-                len++;
-        return len;
-    }
-    return 1;
-}
-
-titan_status unicode_mend(const char *text, size_t n, struct buf *out)
-{
     titan_assert(text || n == 0);
     for (size_t at = 0; at < n;) {
         const size_t good = utf8_check(text + at, n - at);
         TRY(buf_append(out, text + at, good));
         at += good;
-        if (at < n) {
-            TRY(buf_append(out, UNICODE_REPLACEMENT, strlen(UNICODE_REPLACEMENT)));
-            at += subpart((const unsigned char *)text + at, n - at);
-        }
+        if (at == n)
+            break;
+        /* No valid sequence begins here: one replacement for the maximal subpart of a sequence. */
+        const unsigned char *const p = (const unsigned char *)text + at;
+        const size_t left = n - at;
+        size_t len = 1;
+        for (size_t r = 0; r < ARRAY_SIZE(rows) && left > 1; r++)
+            if (p[0] >= rows[r].lead_from && p[0] <= rows[r].lead_to && p[1] >= rows[r].from && p[1] <= rows[r].to)
+                for (len = 2; len < left && (int)len <= rows[r].more && (p[len] & 0xc0) == 0x80;)
+                    len++;
+        TRY(buf_append(out, UNICODE_REPLACEMENT, strlen(UNICODE_REPLACEMENT)));
+        at += len;
     }
     return TITAN_OK;
 }
@@ -208,38 +200,6 @@ static int compare_packed(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Canonical composition (UAX 15). A mark joins the starter, unless a mark of its class or a higher class stands between
- * them. */
-static void compose_segment(struct segment *s)
-{
-    size_t starter = SIZE_MAX, n = 0;
-    int last_class = -1; /* class of the last mark kept since the starter; -1: none was kept */
-    for (size_t i = 0; i < s->n; i++) {
-        const uint32_t code = (uint32_t)(s->chars[i] & CODE_MASK);
-        const int class = (int)(s->chars[i] >> CLASS_SHIFT);
-        const uint32_t first = starter == SIZE_MAX ? 0 : (uint32_t)(s->chars[starter] & CODE_MASK);
-        const uint32_t both = starter != SIZE_MAX && last_class < class ? compose(first, code) : 0;
-        if (both) {
-            s->chars[starter] = both;
-            continue;
-        }
-        if (class == 0) {
-            starter = n;
-            last_class = -1;
-        } else {
-            last_class = class;
-        }
-        titan_assert(n <= i);
-        s->chars[n++] = s->chars[i];
-    }
-    s->n = n;
-}
-
-static bool composes(enum unicode_form form)
-{
-    return form == UNICODE_NFC || form == UNICODE_NFKC;
-}
-
 static titan_status flush(struct segment *s, enum unicode_form form, struct buf *out)
 {
     /* Sorts each run of marks by their classes. */
@@ -252,8 +212,28 @@ static titan_status flush(struct segment *s, enum unicode_form form, struct buf 
         i = MAX(end, i + 1);
     }
 
-    if (composes(form))
-        compose_segment(s);
+    /* Canonical composition (UAX 15). A mark joins the starter, unless a mark of its class or a higher class stands
+     * between them. */
+    size_t starter = SIZE_MAX, n = 0;
+    int last_class = -1; /* class of the last mark kept since the starter; -1: none was kept */
+    const bool composes = form == UNICODE_NFC || form == UNICODE_NFKC;
+    for (size_t i = 0; composes && i < s->n; i++) {
+        const uint32_t code = (uint32_t)(s->chars[i] & CODE_MASK);
+        const int class = (int)(s->chars[i] >> CLASS_SHIFT);
+        const uint32_t first = starter == SIZE_MAX ? 0 : (uint32_t)(s->chars[starter] & CODE_MASK);
+        const uint32_t both = starter != SIZE_MAX && last_class < class ? compose(first, code) : 0;
+        if (both) {
+            s->chars[starter] = both;
+            continue;
+        }
+        if (class == 0)
+            starter = n;
+        last_class = class == 0 ? -1 : class;
+        titan_assert(n <= i);
+        s->chars[n++] = s->chars[i];
+    }
+    s->n = composes ? n : s->n;
+
     for (size_t i = 0; i < s->n; i++) {
         char utf8[4];
         TRY(buf_append(out, utf8, utf8_encode((uint32_t)(s->chars[i] & CODE_MASK), utf8)));

@@ -14,20 +14,6 @@ static bool continues_character(char byte)
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-/* Returns the longest token at the beginning of a text, and its bytes in *ret_len. -1: no token fits. skip: bytes at
- * the beginning that every token has. */
-static int32_t longest_token(const struct vocabulary *v, const char *text, size_t n, size_t skip, size_t *ret_len)
-{
-    titan_assert(skip < n);
-    for (size_t len = n; len > skip; len--) {
-        const int32_t id = len < n && continues_character(text[len]) ? -1 : vocabulary_find(v, text, len);
-        *ret_len = len;
-        if (id >= 0)
-            return id;
-    }
-    return -1;
-}
-
 titan_status wordpiece_encode(const struct wordpiece *w, const struct vocabulary *v, const char *word, size_t n,
                               struct tokens *out, struct titan_error *err)
 {
@@ -47,7 +33,11 @@ titan_status wordpiece_encode(const struct wordpiece *w, const struct vocabulary
         const size_t skip = at > 0 ? prefix : 0;
         char *from = text.data + prefix + at - skip;
         memcpy(from, w->prefix, skip);
-        const int32_t id = longest_token(v, from, n - at + skip, skip, &len);
+        /* Finds the longest token that fits. */
+        const size_t left = n - at + skip;
+        int32_t id = -1;
+        for (len = left + 1; id < 0 && --len > skip;)
+            id = len < left && continues_character(from[len]) ? -1 : vocabulary_find(v, from, len);
         cut = id >= 0;
         len -= skip;
         if (cut)
