@@ -55,13 +55,6 @@ static titan_status check_unsigned(const struct where *w, const struct range *r,
     return refuse(w, err, "= %" PRIu64 ": %" PRId64 " to %" PRIu64, is, r->min, r->max);
 }
 
-static titan_status check_real(const struct where *w, const struct range *r, double is, struct titan_error *err)
-{
-    if (r->any || (is >= (double)r->min && is <= (double)r->max)) /* false for NaN */
-        return TITAN_OK;
-    return refuse(w, err, "= %g: %g to %g", is, (double)r->min, (double)r->max);
-}
-
 static titan_status check_length(const struct where *w, const struct range *r, size_t len, struct titan_error *err)
 {
     if (len >= (uint64_t)r->min && len <= r->max)
@@ -93,6 +86,7 @@ static titan_status check_message(const struct where *w, const ProtobufCMessage 
 static titan_status check_value(const struct where *w, const ProtobufCFieldDescriptor *f, const struct range *r,
                                 const void *at, struct titan_error *err)
 {
+    double real;
     switch (f->type) {
     case PROTOBUF_C_TYPE_INT32:
     case PROTOBUF_C_TYPE_ENUM:
@@ -104,7 +98,10 @@ static titan_status check_value(const struct where *w, const ProtobufCFieldDescr
     case PROTOBUF_C_TYPE_UINT64:
         return check_unsigned(w, r, *(const uint64_t *)at, err);
     case PROTOBUF_C_TYPE_DOUBLE:
-        return check_real(w, r, *(const double *)at, err);
+        real = *(const double *)at;
+        if (r->any || (real >= (double)r->min && real <= (double)r->max)) /* false for NaN */
+            return TITAN_OK;
+        return refuse(w, err, "= %g: %g to %g", real, (double)r->min, (double)r->max);
     case PROTOBUF_C_TYPE_BOOL:
         return TITAN_OK;
     case PROTOBUF_C_TYPE_STRING:
@@ -137,19 +134,6 @@ size_t range_item_bytes(const ProtobufCFieldDescriptor *f)
     }
 }
 
-static titan_status check_list(const struct where *w, const ProtobufCFieldDescriptor *f, const struct range *r,
-                               const char *m, struct titan_error *err)
-{
-    const size_t n = *(const size_t *)(m + f->quantifier_offset);
-    const size_t least = f->type == PROTOBUF_C_TYPE_MESSAGE ? (size_t)r->min : 0;
-    const char *items = *(char *const *)(m + f->offset);
-    if (n < least || n > r->count)
-        return refuse(w, err, "has %zu entries: %zu to %u", n, least, r->count);
-    for (size_t i = 0; i < n; i++)
-        TRY(check_value(w, f, r, items + i * range_item_bytes(f), err));
-    return TITAN_OK;
-}
-
 static titan_status check_message(const struct where *w, const ProtobufCMessage *m, struct titan_error *err)
 {
     const ProtobufCMessageDescriptor *d = m->descriptor;
@@ -174,10 +158,18 @@ static titan_status check_message(const struct where *w, const ProtobufCMessage 
                 continue;
             chosen = true;
         }
-        if (f->label == PROTOBUF_C_LABEL_REPEATED)
-            TRY(check_list(&here, f, &t->rows[i], base, err));
-        else
-            TRY(check_value(&here, f, &t->rows[i], base + f->offset, err));
+        const struct range *const r = &t->rows[i];
+        if (f->label != PROTOBUF_C_LABEL_REPEATED) {
+            TRY(check_value(&here, f, r, base + f->offset, err));
+            continue;
+        }
+        const size_t n = *(const size_t *)(base + f->quantifier_offset);
+        const size_t least = f->type == PROTOBUF_C_TYPE_MESSAGE ? (size_t)r->min : 0;
+        const char *items = *(char *const *)(base + f->offset);
+        if (n < least || n > r->count)
+            return refuse(&here, err, "has %zu entries: %zu to %u", n, least, r->count);
+        for (size_t k = 0; k < n; k++)
+            TRY(check_value(&here, f, r, items + k * range_item_bytes(f), err));
     }
     if (choice && !chosen && m->n_unknown_fields == 0)
         return refuse(w, err, "is empty: it has to say something");

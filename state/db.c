@@ -463,35 +463,6 @@ void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap)
         memcpy(out, data, len);
 }
 
-static void read_field(sqlite3_stmt *stmt, int i, const struct db_field *f, void *at)
-{
-    switch (f->kind) {
-    case DB_64:
-        *(int64_t *)at = col_int(stmt, i);
-        break;
-    case DB_SIGNED:
-    case DB_UNSIGNED:
-        *(uint32_t *)at = (uint32_t)col_int(stmt, i);
-        break;
-    case DB_BOOL:
-        *(bool *)at = col_int(stmt, i) != 0;
-        break;
-    case DB_REAL:
-        *(double *)at = col_real(stmt, i);
-        break;
-    case DB_TEXT:
-        *(const char **)at = col_text(stmt, i);
-        break;
-    case DB_CHARS:
-        (void)snprintf(at, f->size, "%s", col_text(stmt, i));
-        break;
-    case DB_BYTES:
-    case DB_BITS:
-        col_blob(stmt, i, at, f->size);
-        break;
-    }
-}
-
 bool db_next(struct db *db, sqlite3_stmt *stmt, const struct db_row *row, void *ret, titan_status *ret_status,
              struct titan_error *err)
 {
@@ -500,7 +471,34 @@ bool db_next(struct db *db, sqlite3_stmt *stmt, const struct db_row *row, void *
     if (!there)
         return false;
     memset(ret, 0, row->bytes);
-    for (size_t i = 0; i < row->n; i++)
-        read_field(stmt, (int)i, &row->fields[i], (char *)ret + row->fields[i].offset);
+    for (int i = 0; i < (int)row->n; i++) {
+        const struct db_field *const f = &row->fields[i];
+        void *const at = (char *)ret + f->offset;
+        switch (f->kind) {
+        case DB_64:
+            *(int64_t *)at = col_int(stmt, i);
+            break;
+        case DB_SIGNED:
+        case DB_UNSIGNED:
+            *(uint32_t *)at = (uint32_t)col_int(stmt, i);
+            break;
+        case DB_BOOL:
+            *(bool *)at = col_int(stmt, i) != 0;
+            break;
+        case DB_REAL:
+            *(double *)at = col_real(stmt, i);
+            break;
+        case DB_TEXT:
+            *(const char **)at = col_text(stmt, i);
+            break;
+        case DB_CHARS:
+            (void)snprintf(at, f->size, "%s", col_text(stmt, i));
+            break;
+        case DB_BYTES:
+        case DB_BITS:
+            col_blob(stmt, i, at, f->size);
+            break;
+        }
+    }
     return true;
 }

@@ -115,22 +115,6 @@ titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by
     return event_add(db, &e, err);
 }
 
-static titan_status check_use(const struct found *f, const struct join_use *u, struct titan_error *refusal)
-{
-    char then[32];
-    if (strcmp(f->node, u->node) != 0)
-        titan_fail(refusal, TITAN_EPERM, "the join token is for node %s, not for %.200s", f->node, u->node);
-    else if (u->now_ms >= f->expires_at_ms)
-        titan_fail(refusal, TITAN_EPERM, "the join token of node %s expired at %s", u->node,
-                   clock_format(f->expires_at_ms, then));
-    else if (f->used_at_ms && CRYPTO_memcmp(f->key_hash, u->key_hash, ENROLMENT_HASH) != 0)
-        titan_fail(refusal, TITAN_EPERM, "the join token of node %s was used already, with another key", u->node);
-    else
-        return TITAN_OK;
-    titan_error_hint(refusal, "titanctl node join makes another; if the node did not do this, its token was stolen");
-    return TITAN_EPERM;
-}
-
 titan_status enrolment_join_use(struct db *db, const struct join_use *u, int64_t *ret_made_ms,
                                 struct titan_error *refusal, struct titan_error *err)
 {
@@ -145,7 +129,17 @@ titan_status enrolment_join_use(struct db *db, const struct join_use *u, int64_t
         return TITAN_OK;
     }
     e.message = message;
-    if (check_use(&f, u, refusal) != TITAN_OK) {
+    char then[32];
+    if (strcmp(f.node, u->node) != 0)
+        titan_fail(refusal, TITAN_EPERM, "the join token is for node %s, not for %.200s", f.node, u->node);
+    else if (u->now_ms >= f.expires_at_ms)
+        titan_fail(refusal, TITAN_EPERM, "the join token of node %s expired at %s", u->node,
+                   clock_format(f.expires_at_ms, then));
+    else if (f.used_at_ms && CRYPTO_memcmp(f.key_hash, u->key_hash, ENROLMENT_HASH) != 0)
+        titan_fail(refusal, TITAN_EPERM, "the join token of node %s was used already, with another key", u->node);
+    if (refusal->status != TITAN_OK) {
+        titan_error_hint(refusal,
+                         "titanctl node join makes another; if the node did not do this, its token was stolen");
         e.type = "node.enrol_refused";
         e.node = f.node;
         (void)snprintf(message, sizeof(message), "%s", refusal->msg);

@@ -99,24 +99,6 @@ titan_status epoch_next(struct db *db, uint64_t job_id, uint64_t *number, struct
     return TITAN_OK;
 }
 
-static titan_status read_members(struct db *db, const struct epoch *e, uint64_t *workers, struct titan_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT rank, worker_id FROM members WHERE job_id = ? AND epoch = ? ORDER BY rank",
-                 "uu", e->job_id, e->number));
-    uint32_t n = 0;
-    titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row && n < e->world_size + e->departing)
-        workers[n++] = col_uint(stmt, 1);
-    db_done(stmt);
-    if (status == TITAN_OK && n != e->world_size + e->departing)
-        status =
-            titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members stored, not %u",
-                       (unsigned long long)e->job_id, (unsigned long long)e->number, n, e->world_size + e->departing);
-    return status;
-}
-
 titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*with)(const struct epoch *e, void *data),
                        void *data, struct titan_error *err)
 {
@@ -138,8 +120,20 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
     } else if (!(workers = calloc(e.world_size + e.departing + 1, sizeof(*workers)))) {
         status = titan_fail(err, TITAN_ENOMEM, "out of memory");
     } else {
+        sqlite3_stmt *members = NULL;
+        const uint32_t ranks = e.world_size + e.departing;
+        uint32_t n = 0;
+        bool row = true;
         e.workers = workers;
-        status = read_members(db, &e, workers, err);
+        status = db_query(db, &members, err,
+                          "SELECT rank, worker_id FROM members WHERE job_id = ? AND epoch = ? ORDER BY rank", "uu",
+                          e.job_id, e.number);
+        while (status == TITAN_OK && row && (status = db_step(db, members, &row, err)) == TITAN_OK && row && n < ranks)
+            workers[n++] = col_uint(members, 1);
+        db_done(members);
+        if (status == TITAN_OK && n != ranks)
+            status = titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members stored, not %u",
+                                (unsigned long long)e.job_id, (unsigned long long)e.number, n, ranks);
         if (status == TITAN_OK)
             with(&e, data);
     }

@@ -188,30 +188,6 @@ static titan_status event_of(struct facts_check *c, const char *sql, const char 
     return db_int(c->db, ret, err, sql, "t", key);
 }
 
-/* A field that no event has set must be 0 or empty. */
-static titan_status compare_field(struct facts_check *c, const struct compared *r, const char *field, const char *is,
-                                  struct titan_error *err)
-{
-    const struct table *t = r->of;
-    uint64_t event = 0;
-    int64_t ended_by = 0;
-    _cleanup_(buf_free) struct buf should = BUF_INIT;
-    TRY(stated(c, r, field, &should, &event, err));
-    const char *value = should.data ? should.data : "";
-    const bool none = !*is || strcmp(is, "0") == 0;
-    if (event && strcmp(is, value) != 0)
-        differs(c, "%s %s: its %s is %.200s, event %" PRIu64 " states %.200s", t->noun, r->key, field,
-                *is ? is : "missing", event, value);
-    else if (!event && r->known && !none)
-        differs(c, "%s %s: its %s is %.200s, no event states that", t->noun, r->key, field, is);
-    else if (!event && !r->known && none && t->ended && strcmp(field, t->ended) == 0) {
-        TRY(event_of(c, t->ended_by, r->key, &ended_by, err));
-        if (ended_by)
-            differs(c, "%s %s: its %s is %s, event %" PRId64 " has set it", t->noun, r->key, field, is, ended_by);
-    }
-    return buf_failed(&should) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
-}
-
 static titan_status compare_row(struct facts_check *c, const struct table *t, sqlite3_stmt *stmt,
                                 struct titan_error *err)
 {
@@ -244,19 +220,47 @@ static titan_status compare_row(struct facts_check *c, const struct table *t, sq
             TRY(digest(is, hash, err));
             is = hash;
         }
-        if (r.known || strcmp(field, "recipe") != 0)
-            TRY(compare_field(c, &r, field, is, err));
+        if (!r.known && strcmp(field, "recipe") == 0)
+            continue;
+        /* A field that no event has set must be 0 or empty. */
+        int64_t ended_by = 0;
+        TRY(stated(c, &r, field, &value, &event, err));
+        const char *should = value.data ? value.data : "";
+        const bool none = !*is || strcmp(is, "0") == 0;
+        if (event && strcmp(is, should) != 0) {
+            differs(c, "%s %s: its %s is %.200s, event %" PRIu64 " states %.200s", t->noun, r.key, field,
+                    *is ? is : "missing", event, should);
+        } else if (!event && r.known && !none) {
+            differs(c, "%s %s: its %s is %.200s, no event states that", t->noun, r.key, field, is);
+        } else if (!event && !r.known && none && t->ended && strcmp(field, t->ended) == 0) {
+            TRY(event_of(c, t->ended_by, r.key, &ended_by, err));
+            if (ended_by)
+                differs(c, "%s %s: its %s is %s, event %" PRId64 " has set it", t->noun, r.key, field, is, ended_by);
+        }
+        if (buf_failed(&value))
+            return titan_fail(err, TITAN_ENOMEM, "out of memory");
     }
     return t->stays ? db_run(c->memory, err, "DELETE FROM facts WHERE noun = ? AND key = ?", "tt", t->noun, r.key)
                     : TITAN_OK;
 }
 
-/* Reports rows that the log created and that are missing: by facts, and revocations from before facts. */
-static titan_status find_missing(struct facts_check *c, struct titan_error *err)
+titan_status facts_check_compare(struct facts_check *c, struct titan_error *err)
 {
+    titan_status status = TITAN_OK;
+    for (size_t i = 0; i < ARRAY_SIZE(tables) && status == TITAN_OK; i++) {
+        sqlite3_stmt *stmt = NULL;
+        bool row = false;
+        TRY(db_query(c->db, &stmt, err, tables[i].rows, ""));
+        while ((status = db_step(c->db, stmt, &row, err)) == TITAN_OK && row)
+            if ((status = compare_row(c, &tables[i], stmt, err)) != TITAN_OK)
+                break;
+        db_done(stmt);
+    }
+    TRY(status);
+
+    /* Reports rows that the log created and that are missing: by facts, and revocations from before facts. */
     sqlite3_stmt *stmt = NULL;
     bool row = false;
-    titan_status status = TITAN_OK;
     for (size_t i = 0; i < ARRAY_SIZE(tables) && status == TITAN_OK; i++) {
         if (!tables[i].stays)
             continue;
@@ -277,19 +281,4 @@ static titan_status find_missing(struct facts_check *c, struct titan_error *err)
                 col_uint(stmt, 1));
     db_done(stmt);
     return status;
-}
-
-titan_status facts_check_compare(struct facts_check *c, struct titan_error *err)
-{
-    titan_status status = TITAN_OK;
-    for (size_t i = 0; i < ARRAY_SIZE(tables) && status == TITAN_OK; i++) {
-        sqlite3_stmt *stmt = NULL;
-        bool row = false;
-        TRY(db_query(c->db, &stmt, err, tables[i].rows, ""));
-        while ((status = db_step(c->db, stmt, &row, err)) == TITAN_OK && row)
-            if ((status = compare_row(c, &tables[i], stmt, err)) != TITAN_OK)
-                break;
-        db_done(stmt);
-    }
-    return status == TITAN_OK ? find_missing(c, err) : status;
 }

@@ -18,21 +18,6 @@ static titan_status run_write(struct db *db, struct group_write *w)
     return status;
 }
 
-static void run_in_savepoint(struct db *db, struct group_write *w)
-{
-    if (db_run(db, &w->err, "SAVEPOINT w", "") != TITAN_OK)
-        return;
-    if (run_write(db, w) == TITAN_OK) {
-        (void)!db_run(db, &w->err, "RELEASE w", "");
-        return;
-    }
-    /* A full disk or an I/O error may have rolled back the whole transaction; then no savepoint is left. */
-    if (!sqlite3_get_autocommit(db_handle(db))) {
-        (void)!db_run(db, NULL, "ROLLBACK TO w", "");
-        (void)!db_run(db, NULL, "RELEASE w", "");
-    }
-}
-
 static void fail_all(struct group_write *group, size_t n, const struct titan_error *err)
 {
     titan_assert(err->status != TITAN_OK);
@@ -54,10 +39,16 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
     bool undo = false;
     for (size_t i = 0; i < n && !undo; i++, w = w->next) {
         const int64_t before = sqlite3_total_changes64(db_handle(db));
-        if (savepoints)
-            run_in_savepoint(db, w);
-        else /* a failed write that has changed nothing needs no undo */
+        if (!savepoints) { /* a failed write that has changed nothing needs no undo */
             undo = run_write(db, w) != TITAN_OK && sqlite3_total_changes64(db_handle(db)) != before;
+        } else if (db_run(db, &w->err, "SAVEPOINT w", "") == TITAN_OK) {
+            const bool good = run_write(db, w) == TITAN_OK;
+            /* A full disk or an I/O error may have rolled back the whole transaction; then no savepoint is left. */
+            if (!good && !sqlite3_get_autocommit(db_handle(db)))
+                (void)!db_run(db, NULL, "ROLLBACK TO w", "");
+            if (good || !sqlite3_get_autocommit(db_handle(db)))
+                (void)!db_run(db, good ? &w->err : NULL, "RELEASE w", "");
+        }
         if (sqlite3_get_autocommit(db_handle(db))) {
             *err = w->err;
             return err->status;

@@ -80,27 +80,6 @@ titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_ex
     return status;
 }
 
-/* Does another unfinished job keep its checkpoints there? */
-static titan_status check_folder(struct db *db, const struct job *job, struct titan_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    const char *folder = job->folder;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT id, name, user, uid FROM jobs WHERE " JOB_IS_OPEN " AND folder <> '' AND folder = ? LIMIT 1",
-                 "t", folder));
-    bool row = false;
-    titan_status status = db_step(db, stmt, &row, err);
-    if (status == TITAN_OK && row && !job_owned_by(job, &(struct job_owner){col_int(stmt, 3), col_text(stmt, 2)})) {
-        status = titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by a job of another user", folder);
-    } else if (status == TITAN_OK && row) {
-        status = titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by job %llu (%s)", folder,
-                            (unsigned long long)col_uint(stmt, 0), col_text(stmt, 1));
-        titan_error_hint(err, "use another checkpoint.folder or job.dump_folder, or wait until that job has ended");
-    }
-    db_done(stmt);
-    return status;
-}
-
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err)
 {
@@ -110,8 +89,25 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(job_find_key(db, job, ret_existing, err));
     if (*ret_existing)
         return TITAN_OK;
-    if (job->folder)
-        TRY(check_folder(db, job, err));
+    if (job->folder) { /* no other unfinished job may keep its checkpoints there */
+        sqlite3_stmt *stmt = NULL;
+        bool row = false;
+        TRY(db_query(db, &stmt, err,
+                     "SELECT id, name, user, uid FROM jobs WHERE " JOB_IS_OPEN
+                     " AND folder <> '' AND folder = ? LIMIT 1",
+                     "t", job->folder));
+        titan_status status = db_step(db, stmt, &row, err);
+        if (status == TITAN_OK && row && !job_owned_by(job, &(struct job_owner){col_int(stmt, 3), col_text(stmt, 2)})) {
+            status = titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by a job of another user",
+                                job->folder);
+        } else if (status == TITAN_OK && row) {
+            status = titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by job %llu (%s)", job->folder,
+                                (unsigned long long)col_uint(stmt, 0), col_text(stmt, 1));
+            titan_error_hint(err, "use another checkpoint.folder or job.dump_folder, or wait until that job has ended");
+        }
+        db_done(stmt);
+        TRY(status);
+    }
     const struct event_move move = {.what = &job_sm, .job_id = job->id, .id = job->id, .to = JOB_PENDING};
     struct job row = *job;
     row.state = JOB_PENDING;

@@ -57,42 +57,6 @@ static bool each_worker(const struct worker *w, void *data)
     return true;
 }
 
-static titan_status end_workers(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
-{
-    struct ends e = {0};
-    titan_status status = worker_list(db, job_id, true, each_worker, &e, err);
-    for (size_t i = 0; i < e.n && status == TITAN_OK; i++) {
-        char detail[80];
-        (void)snprintf(detail, sizeof(detail), "{\"worker\":%" PRIu64 ",\"counted\":false}", e.workers[i].id);
-        event.type = "worker.lost";
-        event.detail = detail;
-        e.workers[i].state = WORKER_LOST;
-        e.workers[i].reason = event.message;
-        status = worker_move(db, &e.workers[i], &event, err);
-    }
-    free(e.workers);
-    return status;
-}
-
-static titan_status end_epochs(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
-{
-    for (;;) { /* one of these epochs exists, unless the store is damaged further */
-        sqlite3_stmt *stmt = NULL;
-        bool row = false;
-        TRY(db_query(db, &stmt, err, "SELECT number FROM epochs WHERE job_id = ? AND state IN (?, ?) LIMIT 1", "uii",
-                     job_id, (int64_t)EPOCH_FORMING, (int64_t)EPOCH_RUNNING));
-        titan_status status = db_step(db, stmt, &row, err);
-        const uint64_t number = row ? col_uint(stmt, 0) : 0;
-        db_done(stmt);
-        TRY(status);
-        if (!row)
-            return TITAN_OK;
-        event.type = "epoch.revoked";
-        event.epoch = number;
-        TRY(epoch_move(db, job_id, number, EPOCH_REVOKED, &event, err));
-    }
-}
-
 struct stored {
     struct job job; /* of the texts only job.checkpoint is set */
     char checkpoint[PATH_MAX];
@@ -116,10 +80,36 @@ titan_status job_quarantine(struct db *db, uint64_t job_id, const char *reason, 
         return TITAN_OK;
     const enum job_state to = sm_allowed(&job_sm, (int)job->state, JOB_FAILED) ? JOB_FAILED : JOB_CANCELLED;
     struct event event = {.job_id = job_id, .at_ms = at_ms, .message = reason, .step = job->status.step, .rank = -1};
-    TRY(end_workers(db, job_id, event, err));
-    TRY(end_epochs(db, job_id, event, err));
-
     char detail[80];
+
+    struct ends ends = {0};
+    titan_status status = worker_list(db, job_id, true, each_worker, &ends, err);
+    for (size_t i = 0; i < ends.n && status == TITAN_OK; i++) {
+        struct event lost = event;
+        (void)snprintf(detail, sizeof(detail), "{\"worker\":%" PRIu64 ",\"counted\":false}", ends.workers[i].id);
+        lost.type = "worker.lost";
+        lost.detail = detail;
+        ends.workers[i].state = WORKER_LOST;
+        ends.workers[i].reason = reason;
+        status = worker_move(db, &ends.workers[i], &lost, err);
+    }
+    free(ends.workers);
+    TRY(status);
+
+    for (bool row = true; row;) { /* one of these epochs exists, unless the store is damaged further */
+        sqlite3_stmt *stmt = NULL;
+        struct event revoked = event;
+        TRY(db_query(db, &stmt, err, "SELECT number FROM epochs WHERE job_id = ? AND state IN (?, ?) LIMIT 1", "uii",
+                     job_id, (int64_t)EPOCH_FORMING, (int64_t)EPOCH_RUNNING));
+        status = db_step(db, stmt, &row, err);
+        revoked.type = "epoch.revoked";
+        revoked.epoch = row ? col_uint(stmt, 0) : 0;
+        db_done(stmt);
+        TRY(status);
+        if (row)
+            TRY(epoch_move(db, job_id, revoked.epoch, EPOCH_REVOKED, &revoked, err));
+    }
+
     struct run run = {.job_id = job_id};
     TRY(run_last(db, job_id, &run.number, &run.state, err));
     event.detail = detail;

@@ -130,37 +130,6 @@ static titan_status take_step(struct replay *r, uint64_t id, const struct step *
                   (int64_t)s->to, s->count);
 }
 
-static titan_status replay_log(struct replay *r, struct titan_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    TRY(db_query(r->db, &stmt, err, "SELECT id, change FROM events WHERE change <> '' ORDER BY id", ""));
-    titan_status status;
-    bool row;
-    while ((status = db_step(r->db, stmt, &row, err)) == TITAN_OK && row) {
-        struct step step;
-        const uint64_t id = col_uint(stmt, 0);
-        _cleanup_free_ char *change = strdup(col_text(stmt, 1));
-        if (!change) {
-            status = titan_fail(err, TITAN_ENOMEM, "out of memory");
-            break;
-        }
-        /* A step, facts on a separate line after it, or both. */
-        char *facts = strchr(change, '\n');
-        if (facts)
-            *facts++ = '\0';
-        if (*change && parse_step(change, &step))
-            status = take_step(r, id, &step, err);
-        else if (*change)
-            differs(r, "event %llu has a change that cannot be read: %s", (unsigned long long)id, change);
-        if (status == TITAN_OK && facts && r->facts.differs)
-            status = facts_check_take(&r->facts, id, facts, err);
-        if (status != TITAN_OK)
-            break;
-    }
-    db_done(stmt);
-    return status;
-}
-
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
 static titan_status compare_table(struct replay *r, const struct table *t, struct titan_error *err)
@@ -206,12 +175,37 @@ static titan_status run(struct replay *r, struct titan_error *err)
                 "CREATE TABLE states (noun TEXT, key TEXT, state INTEGER, count INTEGER,"
                 " PRIMARY KEY (noun, key)) WITHOUT ROWID; BEGIN",
                 err));
-    TRY(replay_log(r, err));
+
+    sqlite3_stmt *stmt = NULL;
+    titan_status status;
+    bool row = false;
+    TRY(db_query(r->db, &stmt, err, "SELECT id, change FROM events WHERE change <> '' ORDER BY id", ""));
+    while ((status = db_step(r->db, stmt, &row, err)) == TITAN_OK && row) {
+        struct step step;
+        const uint64_t id = col_uint(stmt, 0);
+        _cleanup_free_ char *change = strdup(col_text(stmt, 1));
+        if (!change) {
+            status = titan_fail(err, TITAN_ENOMEM, "out of memory");
+            break;
+        }
+        /* A step, facts on a separate line after it, or both. */
+        char *facts = strchr(change, '\n');
+        if (facts)
+            *facts++ = '\0';
+        if (*change && parse_step(change, &step))
+            status = take_step(r, id, &step, err);
+        else if (*change)
+            differs(r, "event %llu has a change that cannot be read: %s", (unsigned long long)id, change);
+        if (status == TITAN_OK && facts && r->facts.differs)
+            status = facts_check_take(&r->facts, id, facts, err);
+        if (status != TITAN_OK)
+            break;
+    }
+    db_done(stmt);
+    TRY(status);
+
     for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
         TRY(compare_table(r, &tables[i], err));
-    sqlite3_stmt *stmt = NULL;
-    bool row = false;
-    titan_status status;
     TRY(db_query(r->states, &stmt, err, "SELECT noun, key FROM states", "")); /* rows of the log that no table has */
     while ((status = db_step(r->states, stmt, &row, err)) == TITAN_OK && row)
         differs(r, "%s %s is missing; the log knows it", col_text(stmt, 0), col_text(stmt, 1));

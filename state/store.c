@@ -376,24 +376,6 @@ static titan_status open_metrics(struct store *s, const char *path, bool unclean
     return status;
 }
 
-/* No run and no job depends on metrics: a start continues without them. */
-static void try_metrics(struct store *s, const char *path, bool unclean)
-{
-    struct titan_error err = {0};
-    titan_status status = open_metrics(s, path, unclean, &err);
-    if (status == TITAN_ECORRUPT) {
-        char aside[PATH_MAX + 32], wal[PATH_MAX + 8], when[32]; /* kept for later inspection */
-        (void)snprintf(aside, sizeof(aside), "%s.damaged-%s", path, clock_format(clock_wall_ms(), when));
-        (void)snprintf(wal, sizeof(wal), "%s-wal", path);
-        if (rename(path, aside) == 0)
-            tlog_warn(&store_log, "the metrics are damaged: moved away, new ones begin", "path=\"%s\"", aside);
-        (void)unlink(wal);
-        status = open_metrics(s, path, unclean, &err);
-    }
-    if (status != TITAN_OK)
-        tlog_error(&store_log, "there are no metrics until the next start", "reason=\"%s\"", err.msg);
-}
-
 /* Restricts the mode: older versions created more open files. SQLite's additional files inherit it. */
 static void keep_from_others(const char *path)
 {
@@ -420,7 +402,21 @@ static titan_status open_files(struct store *s, const char *dir, struct titan_er
         return TITAN_EVERSION;
     }
     TRY(open_jobs(s, path, &unclean, err));
-    try_metrics(s, metrics, unclean);
+
+    /* No run and no job depends on metrics: a start continues without them. */
+    why = (struct titan_error){0};
+    titan_status status = open_metrics(s, metrics, unclean, &why);
+    if (status == TITAN_ECORRUPT) {
+        char aside[PATH_MAX + 32], wal[PATH_MAX + 8], when[32]; /* kept for later inspection */
+        (void)snprintf(aside, sizeof(aside), "%s.damaged-%s", metrics, clock_format(clock_wall_ms(), when));
+        (void)snprintf(wal, sizeof(wal), "%s-wal", metrics);
+        if (rename(metrics, aside) == 0)
+            tlog_warn(&store_log, "the metrics are damaged: moved away, new ones begin", "path=\"%s\"", aside);
+        (void)unlink(wal);
+        status = open_metrics(s, metrics, unclean, &why);
+    }
+    if (status != TITAN_OK)
+        tlog_error(&store_log, "there are no metrics until the next start", "reason=\"%s\"", why.msg);
     keep_from_others(path);
     keep_from_others(metrics);
     return TITAN_OK;
