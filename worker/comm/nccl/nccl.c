@@ -403,21 +403,16 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
     return st;
 }
 
-static bool is_busy(const struct comm *c)
-{
-    for (int i = 0; i < c->n_streams; i++)
-        if (cudaStreamQuery(c->streams[i]->native) == cudaErrorNotReady)
-            return true;
-    return false;
-}
-
 /* Waits for the operations on its streams, which the caller may close next. */
 static void drain_streams(struct comm *c, int64_t deadline_ns)
 {
     unsigned looks = 0;
     (void)pthread_mutex_lock(&c->streams_lock);
-    while (is_busy(c) && clock_mono_ns() < deadline_ns)
-        nccl_pause(&looks);
+    for (int i = 0; i < c->n_streams && clock_mono_ns() < deadline_ns;)
+        if (cudaStreamQuery(c->streams[i]->native) == cudaErrorNotReady)
+            nccl_pause(&looks);
+        else
+            i++;
     c->n_streams = 0;
     (void)pthread_mutex_unlock(&c->streams_lock);
 }

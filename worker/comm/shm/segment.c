@@ -492,33 +492,31 @@ static titan_status check_place(const struct segment *root, uint64_t at, uint64_
     return titan_fail(err, TITAN_ECORRUPT, "a split is said to lie at %" PRIu64 ", outside of the shared segment", at);
 }
 
-/* The first member takes room at the end of the file and tells the others its place. */
-static titan_status place(struct segment *parent, const struct segment *seg, uint64_t *ret_at, struct titan_error *err)
+/* Finds the place of a split. The first member takes room at the end of the file and tells the others. */
+static titan_status find_place(struct segment *parent, const struct segment *seg, const struct segment_group *group,
+                               uint64_t *ret_at, struct titan_error *err)
 {
-    titan_assert(seg->rank == 0);
     struct segment *root = parent->root;
-    struct segment_rank *self = &parent->ranks[parent->rank];
-    uint64_t bytes = round_up(seg->layout.bytes, PAGE);
-    uint64_t at = round_up(root->layout.bytes, PAGE) + atomic_fetch_add(&root->header->used, bytes);
-    TRY(check_place(root, at, bytes, err));
-    /* Writing the segment's last byte extends the file. Unlike truncation, it never removes another segment's room. */
-    if (pwrite(root->fd, "", 1, (off_t)(at + bytes - 1)) != 1)
-        return titan_fail_errno(err, "cannot give the shared segment %" PRIu64 " bytes", at + bytes);
-    self->split_at = at;
-    self->split_world = (uint32_t)seg->world;
-    atomic_store(&self->split, parent->splits);
-    futex_wake(&self->split, INT32_MAX);
-    *ret_at = at;
-    return TITAN_OK;
-}
-
-/* The other members learn the place from the first one. */
-static titan_status find(struct segment *parent, const struct segment *seg, int first, const atomic_int *abort_flag,
-                         uint64_t *ret_at, struct titan_error *err)
-{
-    titan_assert(first != parent->rank);
+    const int first = group->members[0];
     struct segment_rank *leader = &parent->ranks[first];
-    struct forming f = forming_start(abort_flag);
+    const uint64_t bytes = round_up(seg->layout.bytes, PAGE);
+
+    titan_assert((seg->rank == 0) == (first == parent->rank));
+    if (seg->rank == 0) {
+        *ret_at = round_up(root->layout.bytes, PAGE) + atomic_fetch_add(&root->header->used, bytes);
+        TRY(check_place(root, *ret_at, bytes, err));
+        /* Writing the segment's last byte extends the file. Unlike truncation, it never removes another segment's
+         * room. */
+        if (pwrite(root->fd, "", 1, (off_t)(*ret_at + bytes - 1)) != 1)
+            return titan_fail_errno(err, "cannot give the shared segment %" PRIu64 " bytes", *ret_at + bytes);
+        leader->split_at = *ret_at;
+        leader->split_world = (uint32_t)seg->world;
+        atomic_store(&leader->split, parent->splits);
+        futex_wake(&leader->split, INT32_MAX);
+        return TITAN_OK;
+    }
+
+    struct forming f = forming_start(group->abort_flag);
     for (uint32_t seen; (seen = atomic_load(&leader->split)) != parent->splits;) {
         TRY(forming_check(&f, parent, first, err));
         if (segment_member_gone(parent, first, f.look) && atomic_load(&leader->split) != parent->splits)
@@ -526,12 +524,12 @@ static titan_status find(struct segment *parent, const struct segment *seg, int 
         sleep_on(parent, &leader->split, seen, OPEN_SLEEP_NS);
     }
     struct stat st;
-    uint64_t at = leader->split_at;
+    const uint64_t at = leader->split_at;
     if (leader->split_world != (uint32_t)seg->world)
         return titan_fail(err, TITAN_ECONFLICT, "rank %d makes split %u one of %u members, here it has %d",
                           parent->names[first], parent->splits, leader->split_world, seg->world);
-    TRY(check_place(parent->root, at, seg->layout.bytes, err));
-    if (fstat(parent->root->fd, &st) < 0 || at > (uint64_t)st.st_size || seg->layout.bytes > (uint64_t)st.st_size - at)
+    TRY(check_place(root, at, seg->layout.bytes, err));
+    if (fstat(root->fd, &st) < 0 || at > (uint64_t)st.st_size || seg->layout.bytes > (uint64_t)st.st_size - at)
         return titan_fail(err, TITAN_ECORRUPT, "split %u is said to lie at %" PRIu64 ", outside of the shared segment",
                           parent->splits, at);
     *ret_at = at;
@@ -556,8 +554,7 @@ titan_status segment_split(struct segment *parent, struct segment *seg, const st
         if (members[i] == parent->rank)
             seg->rank = i;
     }
-    titan_status status =
-        seg->rank == 0 ? place(parent, seg, &at, err) : find(parent, seg, members[0], group->abort_flag, &at, err);
+    titan_status status = find_place(parent, seg, group, &at, err);
     if (status == TITAN_OK)
         status = map_at(seg, parent->root->fd, at, err);
     if (status == TITAN_OK)

@@ -120,30 +120,17 @@ static size_t share_of(const struct chunk *k, int r, size_t *ret_at)
     return MIN(k->share, k->len - *ret_at);
 }
 
-/* Sums the own share of the chunk into data and into the own slot. The others fetch it there after the next barrier. */
-static void reduce_share(struct comm *c, unsigned char *data, const struct chunk *k, enum dtype dt)
-{
-    struct segment *seg = &c->segment;
-    const void *src[COMM_WORLD_MAX];
-    size_t at, len = share_of(k, seg->rank, &at);
-    unsigned char *own = segment_slot(seg, k->tick, seg->rank) + at;
-    for (int r = 0; r < seg->world; r++)
-        src[r] = r == seg->rank ? data + k->at + at : segment_slot(seg, k->tick, r) + at;
-    reduce_sum(own, src, seg->world, len / dtype_bytes(dt), dt);
-    memcpy(data + k->at + at, own, len);
-}
-
 static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
                                struct titan_error *err)
 {
     struct segment *seg = &c->segment;
     const size_t slot_bytes = seg->layout.slot_bytes, n = (bytes + slot_bytes - 1) / slot_bytes;
     const uint32_t first = c->tick;
+    const void *src[COMM_WORLD_MAX];
     size_t at, len;
 
     if (bytes * (size_t)seg->world <= EACH_SUMS_BYTES) { /* each member reads all data and computes the whole sum */
         titan_assert(bytes <= slot_bytes);
-        const void *src[COMM_WORLD_MAX];
         c->tick++;
         memcpy(segment_slot(seg, first, seg->rank), data, bytes);
         TRY(segment_barrier(seg, err));
@@ -163,9 +150,14 @@ static titan_status all_reduce(struct comm *c, unsigned char *data, size_t bytes
                 memcpy(data + done.at + at, segment_slot(seg, done.tick, r) + at, len);
             }
         }
-        if (i >= 1 && i <= n) {
+        if (i >= 1 && i <= n) { /* sums the own share into data and into the own slot, where the others fetch it */
             const struct chunk full = chunk_at(c, bytes, i - 1, first);
-            reduce_share(c, data, &full, dt);
+            len = share_of(&full, seg->rank, &at);
+            unsigned char *own = segment_slot(seg, full.tick, seg->rank) + at;
+            for (int r = 0; r < seg->world; r++)
+                src[r] = r == seg->rank ? data + full.at + at : segment_slot(seg, full.tick, r) + at;
+            reduce_sum(own, src, seg->world, len / dtype_bytes(dt), dt);
+            memcpy(data + full.at + at, own, len);
         }
         if (i < n) { /* copies to the own slot the part that other ranks sum: all but the own share */
             const struct chunk next = chunk_at(c, bytes, i, first);

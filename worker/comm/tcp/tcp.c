@@ -74,42 +74,6 @@ static titan_status peer_gone(int rank, const char *what, struct titan_error *er
     return titan_fail(err, TITAN_EPEER, "rank %d: %s: %s", rank, what, strerror(errno));
 }
 
-static titan_status push(struct link *l, int rank, struct titan_error *err)
-{
-    titan_assert(l->out_left > 0);
-    ssize_t n = send(l->fd, l->out, MIN(l->out_left, PORTION_BYTES), MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR)
-        return TITAN_OK;
-    if (n < 0 && errno == EAGAIN) {
-        l->can_write = false;
-        return TITAN_OK;
-    }
-    if (n < 0)
-        return peer_gone(rank, "send", err);
-    l->out += n;
-    l->out_left -= (size_t)n;
-    return TITAN_OK;
-}
-
-static titan_status pull(struct link *l, int rank, struct titan_error *err)
-{
-    titan_assert(l->in_left > 0);
-    ssize_t n = recv(l->fd, l->in, MIN(l->in_left, PORTION_BYTES), 0);
-    if (n < 0 && errno == EINTR)
-        return TITAN_OK;
-    if (n < 0 && errno == EAGAIN) {
-        l->can_read = false;
-        return TITAN_OK;
-    }
-    if (n == 0)
-        errno = 0;
-    if (n <= 0)
-        return peer_gone(rank, "receive", err);
-    l->in += n;
-    l->in_left -= (size_t)n;
-    return TITAN_OK;
-}
-
 /* Collects the readiness of one direction's connections. wait_ms -1: waits until one is ready. */
 static titan_status harvest(struct comm *c, enum way way, int wait_ms, struct titan_error *err)
 {
@@ -144,11 +108,28 @@ static titan_status exchange_ways(struct comm *c, unsigned ways, bool flush, str
             int r = (c->core.rank + i) % c->core.world;
             struct link *l = &c->links[r];
             if ((ways & WAY(OUT)) && l->out_left > 0 && l->can_write) {
-                TRY(push(l, r, err));
+                const ssize_t n = send(l->fd, l->out, MIN(l->out_left, PORTION_BYTES), MSG_NOSIGNAL);
+                if (n >= 0) {
+                    l->out += n;
+                    l->out_left -= (size_t)n;
+                } else if (errno == EAGAIN) {
+                    l->can_write = false;
+                } else if (errno != EINTR) {
+                    return peer_gone(r, "send", err);
+                }
                 moved = true;
             }
             if ((ways & WAY(IN)) && l->in_left > 0 && l->can_read) {
-                TRY(pull(l, r, err));
+                const ssize_t n = recv(l->fd, l->in, MIN(l->in_left, PORTION_BYTES), 0);
+                errno = n == 0 ? 0 : errno;
+                if (n > 0) {
+                    l->in += n;
+                    l->in_left -= (size_t)n;
+                } else if (n < 0 && errno == EAGAIN) {
+                    l->can_read = false;
+                } else if (n == 0 || errno != EINTR) {
+                    return peer_gone(r, "receive", err);
+                }
                 moved = true;
             }
             left |= ((ways & WAY(IN)) && l->in_left > 0) || (flush && (ways & WAY(OUT)) && l->out_left > 0);

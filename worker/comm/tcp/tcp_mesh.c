@@ -260,20 +260,6 @@ static void retry_later(struct peer *p)
     p->retry_at = now_ms() + RETRY_MS;
 }
 
-static void start_connect(struct peer *p, const struct address *a)
-{
-    titan_assert(p->fd < 0 && p->state == PEER_IDLE);
-    p->fd = socket(a->resolved.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (p->fd < 0) {
-        retry_later(p);
-        return;
-    }
-    set_options(p->fd);
-    p->state = PEER_CONNECTING;
-    if (connect(p->fd, (const struct sockaddr *)&a->resolved, a->len) < 0 && errno != EINPROGRESS)
-        retry_later(p);
-}
-
 /* Handles an event on the socket to a lower rank. */
 static void advance_peer(struct rendezvous *g, int i)
 {
@@ -391,8 +377,17 @@ static void step(struct rendezvous *g)
     /* Collects the descriptors: peers below, existing links, the listener, arrivals whose greeting is incomplete. */
     for (int i = 0; i < o->n; i++) {
         struct peer *p = &g->peers[i];
-        if (i < g->self && p->state == PEER_IDLE && now_ms() >= p->retry_at)
-            start_connect(p, &m->addresses[o->members[i]]);
+        if (i < g->self && p->state == PEER_IDLE && now_ms() >= p->retry_at) {
+            const struct address *a = &m->addresses[o->members[i]];
+            titan_assert(p->fd < 0);
+            p->fd = socket(a->resolved.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+            if (p->fd >= 0)
+                set_options(p->fd);
+            p->state = PEER_CONNECTING;
+            if (p->fd < 0 ||
+                (connect(p->fd, (const struct sockaddr *)&a->resolved, a->len) < 0 && errno != EINPROGRESS))
+                retry_later(p);
+        }
         bool waits = p->state != PEER_IDLE && p->state != PEER_READY;
         g->polls[n++] =
             (struct pollfd){.fd = waits ? p->fd : -1, .events = p->state == PEER_CONNECTING ? POLLOUT : POLLIN};
