@@ -18,25 +18,19 @@ struct grouped_args {
     int64_t groups, parts;
 };
 
-/* A group: its index in counts, the number of its rows and its first row. */
-struct group {
-    int64_t index, rows, first;
-};
-
-static void copy_rows(void *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows, int64_t cols, enum dtype dt)
+static void copy_rows(const struct strided_args *a)
 {
-    titan_assert(ldd >= cols && lds >= cols);
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(at_mut(dst, i * ldd, dt), at(src, i * lds, dt), (size_t)cols * dtype_bytes(dt));
+    titan_assert(a->ldd >= a->cols && a->lds >= a->cols);
+    for (int64_t i = 0; i < a->rows; i++)
+        memcpy(at_mut(a->dst, i * a->ldd, a->dt), at(a->src, i * a->lds, a->dt), (size_t)a->cols * dtype_bytes(a->dt));
 }
 
-/* Copies `rows` rows of src to dense rows and adds zero rows up to `padded`. */
-static void fill_rows(void *dst, const void *src, int64_t lds, int64_t rows, int64_t padded, int64_t cols,
-                      enum dtype dt)
+/* Copies rows to dense rows and adds zero rows up to `padded`. */
+static void fill_rows(int64_t padded, const struct strided_args *a)
 {
-    titan_assert(rows >= 0 && padded >= rows);
-    copy_rows(dst, cols, src, lds, rows, cols, dt);
-    memset(at_mut(dst, rows * cols, dt), 0, (size_t)((padded - rows) * cols) * dtype_bytes(dt));
+    titan_assert(a->rows >= 0 && padded >= a->rows && a->ldd == a->cols);
+    copy_rows(a);
+    memset(at_mut(a->dst, a->rows * a->cols, a->dt), 0, (size_t)((padded - a->rows) * a->cols) * dtype_bytes(a->dt));
 }
 
 /* The product of a group's rows from `first` on; the caller sets m or k. */
@@ -64,16 +58,18 @@ static titan_status run_rest(const struct cpu_context *ctx, struct product p, in
     const enum dtype ab = (enum dtype)z->ab_dt, cd = (enum dtype)z->c_dt;
     int64_t padded = (rows + FILL - 1) / FILL * FILL, ldc = z->ldc;
     void *c = p.c, *filled_c = at_mut(scratch, padded * z->k, ab);
-    fill_rows(scratch, p.a, z->lda, rows, padded, z->k, ab);
+    fill_rows(padded, ARGS(strided, .dst = scratch, .src = p.a, .ldd = z->k, .lds = z->lda, .dt = ab, .rows = rows,
+                           .cols = z->k));
     if (z->accumulate)
-        fill_rows(filled_c, c, ldc, rows, padded, z->n, cd);
+        fill_rows(padded, ARGS(strided, .dst = filled_c, .src = c, .ldd = z->n, .lds = ldc, .dt = cd, .rows = rows,
+                               .cols = z->n));
     z->m = padded;
     z->lda = z->k;
     z->ldc = z->n;
     p.a = scratch;
     p.c = filled_c;
     TRY(product_run(ctx, &p));
-    copy_rows(c, ldc, filled_c, z->n, rows, z->n, cd);
+    copy_rows(ARGS(strided, .dst = c, .src = filled_c, .ldd = ldc, .lds = z->n, .dt = cd, .rows = rows, .cols = z->n));
     return TITAN_OK;
 }
 
@@ -85,8 +81,10 @@ static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct product
     const enum dtype ab = (enum dtype)z->ab_dt;
     int64_t padded = (rows + FILL - 1) / FILL * FILL;
     void *filled_b = at_mut(scratch, padded * z->m, ab);
-    fill_rows(scratch, p.a, z->lda, rows, padded, z->m, ab);
-    fill_rows(filled_b, p.b, z->ldb, rows, padded, z->n, ab);
+    fill_rows(padded, ARGS(strided, .dst = scratch, .src = p.a, .ldd = z->m, .lds = z->lda, .dt = ab, .rows = rows,
+                           .cols = z->m));
+    fill_rows(padded, ARGS(strided, .dst = filled_b, .src = p.b, .ldd = z->n, .lds = z->ldb, .dt = ab, .rows = rows,
+                           .cols = z->n));
     z->k = padded;
     z->lda = z->m;
     z->ldb = z->n;
@@ -95,62 +93,47 @@ static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct product
     return product_run(ctx, &p);
 }
 
-static titan_status run_group(const struct cpu_context *ctx, const struct grouped_args *g, const struct group *group,
-                              void *scratch)
+static titan_status run_grouped(const struct cpu_context *ctx, const void *args)
 {
-    titan_assert(group->rows >= 0 && group->index < g->groups);
-    const bool ta = g->all.shape.ta;
-    bool accumulate = g->all.shape.accumulate;
-    if (group->rows == 0 && ta && !accumulate) { /* a group without rows gives a product of 0 */
-        struct product p = piece_of(g, group->index, group->first);
-        p.shape.k = 0;
-        return product_run(ctx, &p);
-    }
-    for (int64_t done = 0, step; done < group->rows; done += step) {
-        struct product p = piece_of(g, group->index, group->first + done);
-        int64_t left = group->rows - done;
-        step = left >= LARGE ? LARGE : left >= SMALL ? SMALL : left;
-        *(ta ? &p.shape.k : &p.shape.m) = step;
-        p.shape.accumulate = accumulate;
-        accumulate = accumulate || ta; /* later pieces of a weight gradient add to the first */
-        if (step % FILL == 0)
-            TRY(product_run(ctx, &p));
-        else
-            TRY((ta ? run_rest_wgrad : run_rest)(ctx, p, step, scratch));
-    }
-    return TITAN_OK;
-}
-
-static titan_status counts_check(const struct cpu_context *ctx, const struct grouped_args *g)
-{
-    int64_t total = 0, limit = g->all.shape.ta ? g->all.shape.k : g->all.shape.m;
-    for (int64_t e = 0; e < g->parts * g->groups; e++) {
-        if (g->counts[e] < 0 || total + g->counts[e] > limit)
-            return titan_fail(ctx->err, TITAN_EINVAL,
-                              "grouped product: group %lld has %d rows, after %lld others of %lld at most",
-                              (long long)e, g->counts[e], (long long)total, (long long)limit);
-        total += g->counts[e];
-    }
-    return TITAN_OK;
-}
-
-static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
-{
-    const struct grouped_args *g = p;
+    const struct grouped_args *g = args;
     titan_assert(g->groups > 0 && g->parts > 0 && g->counts);
     const struct product_shape *z = &g->all.shape;
-    const int64_t width = z->ta ? z->m + z->n : z->k + z->n;
-    struct group group = {0};
+    const bool ta = z->ta;
+    const int64_t width = ta ? z->m + z->n : z->k + z->n, limit = ta ? z->k : z->m;
+    int64_t first = 0;
     titan_status status = TITAN_OK;
     void *scratch;
-    TRY(counts_check(ctx, g));
+    for (int64_t i = 0; i < g->parts * g->groups; i++) {
+        if (g->counts[i] < 0 || first + g->counts[i] > limit)
+            return titan_fail(ctx->err, TITAN_EINVAL,
+                              "grouped product: group %lld has %d rows, after %lld others of %lld at most",
+                              (long long)i, g->counts[i], (long long)first, (long long)limit);
+        first += g->counts[i];
+    }
     TRY(cpu_scratch_take(ctx, SMALL * (size_t)width * sizeof(float), &scratch)); /* room for fp32, the widest type */
-    for (int64_t i = 0; i < g->parts * g->groups && status == TITAN_OK; i++) {
-        group.index = i % g->groups;
-        group.rows = g->counts[i];
-        if (!z->ta || i / g->groups == g->parts - 1)
-            status = run_group(ctx, g, &group, scratch);
-        group.first += group.rows;
+
+    first = 0;
+    for (int64_t i = 0; i < g->parts * g->groups && status == TITAN_OK; first += g->counts[i++]) {
+        const int64_t group = i % g->groups, rows = g->counts[i];
+        bool accumulate = z->accumulate;
+        if (ta && i / g->groups != g->parts - 1)
+            continue;
+        if (rows == 0 && ta && !accumulate) { /* a group without rows gives a product of 0 */
+            struct product p = piece_of(g, group, first);
+            p.shape.k = 0;
+            status = product_run(ctx, &p);
+        }
+        for (int64_t done = 0, step; done < rows && status == TITAN_OK; done += step) {
+            struct product p = piece_of(g, group, first + done);
+            step = rows - done >= LARGE ? LARGE : rows - done >= SMALL ? SMALL : rows - done;
+            *(ta ? &p.shape.k : &p.shape.m) = step;
+            p.shape.accumulate = accumulate;
+            accumulate = accumulate || ta; /* later pieces of a weight gradient add to the first */
+            if (step % FILL == 0)
+                status = product_run(ctx, &p);
+            else
+                status = (ta ? run_rest_wgrad : run_rest)(ctx, p, step, scratch);
+        }
     }
     cpu_scratch_give(ctx);
     return status;

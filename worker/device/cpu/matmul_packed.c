@@ -75,57 +75,80 @@ PACKED_INLINE void transpose(__m256 v[LANES])
     }
 }
 
-/* Packs a panel of `width` lines: to[p * width + i] = from[first + i * line + p * step]. line or step is 1. Lines from
- * `lines` on are zero. Up to 7 floats after the panel are written. */
-PACKED_INLINE void pack(float *to, const void *from, int64_t first, int64_t line, int64_t step, int64_t lines,
-                        int64_t depth, const int width, const enum dtype dt)
+/* Steps [from, from + depth) of k. */
+struct steps {
+    int64_t from, depth;
+};
+
+/* Lines of an operand along k: element (i,p) is from[first + i * line + p * step]. line or step is 1. */
+struct lines {
+    const void *from;
+    int64_t first, line, step, n;
+};
+
+/* Packs a panel of `width` lines: to[p * width + i] = element (i,p). Lines that do not exist are zero. Up to 7 floats
+ * after the panel are written. */
+PACKED_INLINE void pack(float *to, struct lines x, int64_t depth, const int width, const enum dtype dt)
 {
     int64_t p = 0;
-    if (step == 1) {
+    if (x.step == 1) {
         for (int64_t group = 0; group < width; group += LANES)
             for (p = 0; p + LANES <= depth; p += LANES) {
                 __m256 v[LANES];
                 for (int i = 0; i < LANES; i++)
-                    v[i] =
-                        group + i < lines ? load_lanes(from, first + (group + i) * line + p, dt) : _mm256_setzero_ps();
+                    v[i] = group + i < x.n ? load_lanes(x.from, x.first + (group + i) * x.line + p, dt)
+                                           : _mm256_setzero_ps();
                 transpose(v);
                 for (int i = 0; i < LANES; i++)
                     _mm256_storeu_ps(to + (p + i) * width + group, v[i]);
             }
-    } else if (line == 1 && lines == width && width % LANES == 0) {
+    } else if (x.line == 1 && x.n == width && width % LANES == 0) {
         for (; p < depth; p++)
             for (int i = 0; i < width; i += LANES)
-                _mm256_storeu_ps(to + p * width + i, load_lanes(from, first + p * step + i, dt));
+                _mm256_storeu_ps(to + p * width + i, load_lanes(x.from, x.first + p * x.step + i, dt));
     }
     for (; p < depth; p++)
         for (int i = 0; i < width; i++)
-            to[p * width + i] = i < lines ? load_one(from, first + i * line + p * step, dt) : 0.0f;
+            to[p * width + i] = i < x.n ? load_one(x.from, x.first + i * x.line + p * x.step, dt) : 0.0f;
 }
 
-PACKED_TARGET static void pack_rows(float *to, const struct matmul_packed *z, int64_t row, int64_t rows, int64_t from,
-                                    int64_t depth)
+PACKED_TARGET static void pack_rows(float *to, const struct matmul_packed *z, int64_t row, int64_t rows,
+                                    struct steps of)
 {
-    const int64_t first = row * z->a_row + from * z->a_col;
+    const struct lines x = {z->a, row * z->a_row + of.from * z->a_col, z->a_row, z->a_col, rows};
     if (z->ab_dt == DTYPE_F32)
-        pack(to, z->a, first, z->a_row, z->a_col, rows, depth, ROWS, DTYPE_F32);
+        pack(to, x, of.depth, ROWS, DTYPE_F32);
     else
-        pack(to, z->a, first, z->a_row, z->a_col, rows, depth, ROWS, DTYPE_BF16);
+        pack(to, x, of.depth, ROWS, DTYPE_BF16);
 }
 
-PACKED_TARGET static void pack_columns(float *to, const struct matmul_packed *z, int64_t col, int64_t cols,
-                                       int64_t from, int64_t depth)
+/* One thread's share of the panels of b. */
+PACKED_TARGET static void pack_b(const struct matmul_packed *z, struct steps of, float *b, int64_t thread,
+                                 int64_t threads)
 {
-    const int64_t first = col * z->b_col + from * z->b_row;
-    if (z->ab_dt == DTYPE_F32)
-        pack(to, z->b, first, z->b_col, z->b_row, cols, depth, COLS, DTYPE_F32);
-    else
-        pack(to, z->b, first, z->b_col, z->b_row, cols, depth, COLS, DTYPE_BF16);
+    const int64_t panels = (z->n + COLS - 1) / COLS;
+    for (int64_t j = panels * thread / threads * COLS; j < panels * (thread + 1) / threads * COLS; j += COLS) {
+        const struct lines x = {z->b, j * z->b_col + of.from * z->b_row, z->b_col, z->b_row, MIN(COLS, z->n - j)};
+        if (z->ab_dt == DTYPE_F32)
+            pack(b + j * DEPTH, x, of.depth, COLS, DTYPE_F32);
+        else
+            pack(b + j * DEPTH, x, of.depth, COLS, DTYPE_BF16);
+    }
 }
 
-/* c (rows, cols) of one tile = or += a panel of a times a panel of b. */
-PACKED_TARGET static void tile(float *c, int64_t ldc, const float *a, const float *b, int64_t depth, int64_t rows,
-                               int64_t cols, bool add)
+/* A tile of c. */
+struct tile {
+    float *c;
+    int64_t ldc, rows, cols;
+    bool add; /* to what is there */
+};
+
+/* The tile = or += a panel of a times a panel of b. */
+PACKED_TARGET static void tile(struct tile to, const float *a, const float *b, int64_t depth)
 {
+    const int64_t ldc = to.ldc, rows = to.rows, cols = to.cols;
+    const bool add = to.add;
+    float *c = to.c;
     __m256 acc[ROWS][2];
     /* prefetches c, which is needed when the sums are ready; a row may lie in two cache lines */
     for (int64_t i = 0; i < rows; i++) {
@@ -165,7 +188,7 @@ PACKED_TARGET static void tile(float *c, int64_t ldc, const float *a, const floa
 }
 
 /* One thread's share of a block of k. a's panels are packed again only when the next block of rows begins. */
-PACKED_TARGET static void share(const struct matmul_packed *z, int64_t from, int64_t depth, const float *b, float *a,
+PACKED_TARGET static void share(const struct matmul_packed *z, struct steps of, const float *b, float *a,
                                 int64_t thread, int64_t threads)
 {
     const int64_t row_tiles = (z->m + ROWS - 1) / ROWS, col_tiles = (z->n + COLS - 1) / COLS;
@@ -182,22 +205,14 @@ PACKED_TARGET static void share(const struct matmul_packed *z, int64_t from, int
         const int64_t col = col_tiles * x / col_blocks * COLS,
                       col_end = MIN(col_tiles * (x + 1) / col_blocks * COLS, z->n);
         for (int64_t i = row; i < row_end && packed != y; i += ROWS)
-            pack_rows(a + (i - row) * DEPTH, z, i, MIN(ROWS, row_end - i), from, depth);
+            pack_rows(a + (i - row) * DEPTH, z, i, MIN(ROWS, row_end - i), of);
         packed = y;
         for (int64_t j = col; j < col_end; j += COLS)
             for (int64_t i = row; i < row_end; i += ROWS)
-                tile((float *)z->c + i * z->ldc + j, z->ldc, a + (i - row) * DEPTH, b + j * DEPTH, depth,
-                     MIN(ROWS, row_end - i), MIN(COLS, col_end - j), z->accumulate || from > 0);
+                tile((struct tile){(float *)z->c + i * z->ldc + j, z->ldc, MIN(ROWS, row_end - i),
+                                   MIN(COLS, col_end - j), z->accumulate || of.from > 0},
+                     a + (i - row) * DEPTH, b + j * DEPTH, of.depth);
     }
-}
-
-PACKED_TARGET static void pack_b(const struct matmul_packed *z, int64_t from, int64_t depth, float *b, int64_t thread,
-                                 int64_t threads)
-{
-    const int64_t panels = (z->n + COLS - 1) / COLS;
-
-    for (int64_t j = panels * thread / threads * COLS; j < panels * (thread + 1) / threads * COLS; j += COLS)
-        pack_columns(b + j * DEPTH, z, j, MIN(COLS, z->n - j), from, depth);
 }
 
 /* Computes LANES columns from j on, for few rows of c and a column-major b, as when a model generates token by token. b
@@ -279,20 +294,6 @@ PACKED_TARGET static void few_rows_range(const struct matmul_packed *z, int64_t 
         few_rows_of(z, j, end, DTYPE_BF16);
 }
 
-/* The product of at most WIDE columns from `col` on, in fp32. The sums go to c itself, or to `sums`, which are rounded
- * into c later. */
-static struct matmul_packed columns_of(const struct matmul_packed *whole, int64_t col, float *sums)
-{
-    struct matmul_packed z = *whole;
-
-    z.n = MIN(WIDE, whole->n - col);
-    z.b = (const char *)whole->b + col * whole->b_col * (int64_t)dtype_bytes(whole->ab_dt);
-    z.c = whole->c_dt == DTYPE_BF16 ? sums : (float *)whole->c + col;
-    z.ldc = whole->c_dt == DTYPE_BF16 ? MIN(WIDE, whole->n) : whole->ldc;
-    z.c_dt = DTYPE_F32;
-    return z;
-}
-
 void matmul_packed_run(const struct matmul_packed *whole, int threads, float *scratch)
 {
     float *const b = scratch, *const a = b + PANELS * panel_floats(whole),
@@ -302,7 +303,13 @@ void matmul_packed_run(const struct matmul_packed *whole, int threads, float *sc
     titan_assert((uintptr_t)scratch % 32 == 0 && whole->k > 0 && (!rounds || whole->ab_dt == DTYPE_BF16));
 #pragma omp parallel num_threads(whole->m *MIN(WIDE, whole->n) * whole->k < WORK ? 1 : threads)
     for (int64_t col = 0, block = 0; col < whole->n; col += WIDE) {
-        const struct matmul_packed z = columns_of(whole, col, sums);
+        /* the product of at most WIDE columns in fp32: its sums go to c itself, or are rounded into c later */
+        struct matmul_packed z = *whole;
+        z.n = MIN(WIDE, whole->n - col);
+        z.b = (const char *)whole->b + col * whole->b_col * (int64_t)dtype_bytes(whole->ab_dt);
+        z.c = rounds ? sums : (float *)whole->c + col;
+        z.ldc = rounds ? MIN(WIDE, whole->n) : whole->ldc;
+        z.c_dt = DTYPE_F32;
         const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();
         const int64_t groups = z.m <= FEW && z.b_row == 1 ? (z.n + LANES - 1) / LANES : 0;
         uint16_t *const c = (uint16_t *)whole->c + col;
@@ -314,12 +321,12 @@ void matmul_packed_run(const struct matmul_packed *whole, int threads, float *sc
         }
         few_rows_range(&z, groups * thread / of * LANES, groups * (thread + 1) / of * LANES);
         for (int64_t from = 0; from < z.k && groups == 0; from += DEPTH, block++) {
-            const int64_t depth = MIN(DEPTH, z.k - from);
+            const struct steps steps = {from, MIN(DEPTH, z.k - from)};
             float *const panel = b + block % PANELS * panel_floats(whole);
             progress_action();
-            pack_b(&z, from, depth, panel, thread, of);
+            pack_b(&z, steps, panel, thread, of);
 #pragma omp barrier
-            share(&z, from, depth, panel, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
+            share(&z, steps, panel, a + thread * (BLOCK_ROWS * DEPTH + LANES), thread, of);
         }
         if (rounds) {
 #pragma omp barrier
