@@ -306,22 +306,6 @@ BF16_TARGET static void dsoftmax_rows(const struct backward_scratch *f, int64_t 
     }
 }
 
-/* P and dS of a block from its scores and dp. */
-static void dsoftmax_block(const struct attention_args *a, const struct backward_scratch *f, int64_t tp, int64_t row,
-                           int64_t head)
-{
-    const struct attention_shape *z = &a->shape;
-    const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
-    const uint16_t *out = (const uint16_t *)a->out + row * a->ldo + head * z->dv;
-    const float *lse = a->lse + attention_lse_at(z, row, head);
-    const int64_t rows = f->keys.rows;
-    float delta[BLOCK];
-    for (int64_t i = 0; i < rows; i++)
-        delta[i] = dot(dout + i * a->lddo, out + i * a->ldo, z->dv);
-    for (int64_t i = 0; i < rows; i += 2)
-        dsoftmax_rows(f, tp, i, lse, delta, attention_scale(z));
-}
-
 /* The queries of one head in the block from `row` on; f->keys is already set for the block. */
 static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
@@ -330,12 +314,17 @@ static void backward_block(const struct attention_args *a, const struct backward
     int64_t rows = f->keys.rows, even = (rows + 1) / 2 * 2;
     const uint16_t *q = (const uint16_t *)a->q + row * a->ldq + head * z->d;
     const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
+    const uint16_t *out = (const uint16_t *)a->out + row * a->ldo + head * z->dv;
+    float delta[BLOCK];
     scores(&f->keys, f->s, tp, (struct rows){(void *)(q), a->ldq, rows, z->d}, f->kt);
     scores(&f->keys, f->dp, tp, (struct rows){(void *)(dout), a->lddo, rows, z->dv}, f->vt);
     attention_keys_mask(&f->keys, f->s, tp, TILE);
     interleave_rows(f->q, dp, (struct rows){(void *)(q), a->ldq, rows, z->d}, even);
     interleave_rows(f->dout, vp, (struct rows){(void *)(dout), a->lddo, rows, z->dv}, even);
-    dsoftmax_block(a, f, tp, row, head);
+    for (int64_t i = 0; i < rows; i++)
+        delta[i] = dot(dout + i * a->lddo, out + i * a->ldo, z->dv);
+    for (int64_t i = 0; i < rows; i += 2)
+        dsoftmax_rows(f, tp, i, a->lse + attention_lse_at(z, row, head), delta, attention_scale(z));
     weigh(&f->keys, f->dq, dp, f->ds, tp, f->k);
     spread(&f->keys, f->dv, vp, f->pt, tp, f->dout);
     spread(&f->keys, f->dk, dp, f->dst, tp, f->q);

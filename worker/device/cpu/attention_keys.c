@@ -62,22 +62,18 @@ CPU_KERNEL static struct extremes block_bounds(struct attention_keys *k, const i
     return x;
 }
 
-static struct extremes causal_bounds(struct attention_keys *k, int32_t i0, int32_t rows)
-{
-    for (int32_t i = 0; i < rows; i++) {
-        k->first[i] = 0;
-        k->last[i] = i0 + i;
-    }
-    return (struct extremes){0, 0, i0, i0 + rows - 1};
-}
-
 void attention_keys_see(struct attention_keys *k, const struct attention_shape *shape, int64_t sequence, int64_t i0,
                         int64_t rows)
 {
     titan_assert(rows > 0 && rows <= ATTENTION_ROWS_MAX && i0 >= 0 && i0 + rows <= shape->tq);
     const int64_t row = sequence * shape->tq + i0;
-    const struct extremes x = shape->index ? block_bounds(k, shape->start + row, shape->index + row, rows)
-                                           : causal_bounds(k, (int32_t)i0, (int32_t)rows);
+    struct extremes x = {0, 0, (int32_t)i0, (int32_t)(i0 + rows) - 1}; /* if causal */
+    if (shape->index)
+        x = block_bounds(k, shape->start + row, shape->index + row, rows);
+    for (int32_t i = 0; i < rows && !shape->index; i++) {
+        k->first[i] = 0;
+        k->last[i] = (int32_t)i0 + i;
+    }
     k->rows = (int32_t)rows;
     k->n_runs = k->columns = 0;
     struct key_run *run = NULL;

@@ -38,24 +38,9 @@ static int cores_among(const cpu_set_t *set)
     return MAX(cores, 1);
 }
 
-/* The cores' worth of time in cpu.max, which is "QUOTA PERIOD" in microseconds. "max PERIOD" or no file means no
- * limit. */
-static double quota_of(const char *cgroup)
-{
-    char path[PATH_MAX + 16];
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    double quota, period;
-
-    (void)snprintf(path, sizeof path, "%s/cpu.max", cgroup);
-    if (file_read(path, 4096, &text, NULL) != TITAN_OK || !text.data ||
-        sscanf(text.data, "%lf %lf", &quota, &period) != 2 || !(quota > 0) || !(period > 0))
-        return INFINITY;
-    return quota / period;
-}
-
 double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], file[PATH_MAX + 16];
     double least = INFINITY;
     struct stat st;
 
@@ -63,9 +48,14 @@ double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound
     if ((size_t)snprintf(path, sizeof path, "%s%s", root, cgroup) >= sizeof path)
         return least;
     for (;;) {
-        const double quota = quota_of(path);
-        if (quota < least && stat(path, &st) == 0) {
-            least = quota;
+        /* cpu.max is "QUOTA PERIOD" in microseconds; "max PERIOD" or no file means no limit */
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        double quota, period;
+        (void)snprintf(file, sizeof file, "%s/cpu.max", path);
+        if (file_read(file, 4096, &text, NULL) == TITAN_OK && text.data &&
+            sscanf(text.data, "%lf %lf", &quota, &period) == 2 && quota > 0 && period > 0 && quota / period < least &&
+            stat(path, &st) == 0) {
+            least = quota / period;
             *ret_bound = (uint64_t)st.st_ino;
         }
         char *slash = strrchr(path, '/');
@@ -75,43 +65,31 @@ double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound
     }
 }
 
-/* Limit of this process's cgroup. The line of cgroup version 2 is "0::/PATH". */
-static double own_quota(uint64_t *ret_bound)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    char *line = NULL;
-
-    *ret_bound = 0;
-    if (file_read("/proc/self/cgroup", 65536, &text, NULL) == TITAN_OK && text.data)
-        line = strncmp(text.data, "0::", 3) == 0 ? text.data : strstr(text.data, "\n0::");
-    if (!line)
-        return INFINITY;
-    line = strchr(line, '/');
-    if (!line)
-        return INFINITY;
-    line[strcspn(line, "\n")] = '\0';
-    return cpu_cores_quota(CGROUPS, line, ret_bound);
-}
-
-/* Identifies the cores by machine, set of processors and limiting cgroup. Different sets have different ids, even if
- * they overlap. */
-static uint64_t id_of(const cpu_set_t *set, uint64_t bound)
-{
-    _cleanup_(buf_free) struct buf boot = BUF_INIT;
-    uint64_t hash = hash_bytes(HASH_INIT, set, sizeof *set);
-
-    if (file_read("/proc/sys/kernel/random/boot_id", 4096, &boot, NULL) == TITAN_OK)
-        hash = hash_bytes(hash, boot.data, boot.len);
-    return hash_mix(hash_word(hash, bound));
-}
-
 struct cpu_cores cpu_cores_find(void)
 {
+    _cleanup_(buf_free) struct buf cgroups = BUF_INIT, boot = BUF_INIT;
+    char *line = NULL;
+    double quota = INFINITY;
+    uint64_t bound = 0;
     cpu_set_t set;
-    uint64_t bound;
 
     CPU_ZERO(&set);
     const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? cores_among(&set) : 1;
-    const double quota = own_quota(&bound);
-    return (struct cpu_cores){.usable = fmin(cores, quota), .id = id_of(&set, quota < cores ? bound : 0)};
+
+    /* The limit of this process's cgroup. The line of cgroup version 2 is "0::/PATH". */
+    if (file_read("/proc/self/cgroup", 65536, &cgroups, NULL) == TITAN_OK && cgroups.data)
+        line = strncmp(cgroups.data, "0::", 3) == 0 ? cgroups.data : strstr(cgroups.data, "\n0::");
+    if (line)
+        line = strchr(line, '/');
+    if (line) {
+        line[strcspn(line, "\n")] = '\0';
+        quota = cpu_cores_quota(CGROUPS, line, &bound);
+    }
+
+    /* The machine, the set of processors and the limiting cgroup identify the cores. Different sets have different ids,
+     * even if they overlap. */
+    uint64_t hash = hash_bytes(HASH_INIT, &set, sizeof set);
+    if (file_read("/proc/sys/kernel/random/boot_id", 4096, &boot, NULL) == TITAN_OK)
+        hash = hash_bytes(hash, boot.data, boot.len);
+    return (struct cpu_cores){.usable = fmin(cores, quota), .id = hash_mix(hash_word(hash, quota < cores ? bound : 0))};
 }

@@ -31,45 +31,6 @@ static struct cpu_isa isa_detect(void)
     return isa;
 }
 
-static void info_fill(struct device *dev)
-{
-    const struct cpu_isa *isa = &dev->isa;
-    struct device_info *info = &dev->info;
-    snprintf(info->name, sizeof(info->name), "cpu%s%s%s",
-             isa->avx512 ? " avx512"
-             : isa->avx2 ? " avx2"
-                         : "",
-             isa->amx_bf16      ? " amx-bf16"
-             : isa->avx512_bf16 ? " avx512-bf16"
-                                : "",
-             dev->threads == 1 ? ", 1 thread" : "");
-    if (dev->threads > 1)
-        snprintf(info->name + strlen(info->name), sizeof(info->name) - strlen(info->name), ", %d threads",
-                 dev->threads);
-    info->host_memory = true;
-    /* A rule, not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on
-     * AMD: twice fp32 (oneDNN reaches 97 % of that). On Intel without AMX, bf16 was measured to be slower than fp32. */
-    info->bf16_fast = isa->amx_bf16 || (isa->avx512_bf16 && isa->amd);
-    info->float8 = info->mxfp8 = true;
-    info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    const struct cpu_peak peak = cpu_peak_measure(isa);
-    const struct cpu_cores cores = cpu_cores_find();
-    const double used = fmin(dev->threads, cores.usable);
-    info->peak_flops_f32 = peak.f32 * used;
-    info->peak_flops_bf16 = peak.bf16 * used;
-    info->hardware = cores.id;
-    info->share = used / cores.usable;
-}
-
-static int affinity_count(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        return MAX(CPU_COUNT(&set), 1);
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int)n : 1;
-}
-
 /* --- device ------------------------------------------------------------------------------------------------------- */
 
 static void cpu_close(struct device *dev)
@@ -92,9 +53,39 @@ static titan_status cpu_open(const struct device_options *options, struct device
     if (!dev)
         return titan_fail(err, TITAN_ENOMEM, "cpu device: out of memory");
     pthread_mutex_init(&dev->scratch_lock, NULL);
-    dev->threads = options->threads ? options->threads : affinity_count();
+    cpu_set_t set;
+    dev->threads = options->threads;
+    if (dev->threads == 0 && sched_getaffinity(0, sizeof set, &set) == 0)
+        dev->threads = MAX(CPU_COUNT(&set), 1);
+    else if (dev->threads == 0)
+        dev->threads = MAX((int)sysconf(_SC_NPROCESSORS_ONLN), 1);
     dev->isa = isa_detect();
-    info_fill(dev);
+
+    const struct cpu_isa *isa = &dev->isa;
+    struct device_info *info = &dev->info;
+    int n = snprintf(info->name, sizeof info->name, "cpu%s%s",
+                     isa->avx512 ? " avx512"
+                     : isa->avx2 ? " avx2"
+                                 : "",
+                     isa->amx_bf16      ? " amx-bf16"
+                     : isa->avx512_bf16 ? " avx512-bf16"
+                                        : "");
+    snprintf(info->name + n, sizeof info->name - (size_t)n, ", %d thread%s", dev->threads,
+             dev->threads == 1 ? "" : "s");
+    info->host_memory = true;
+    /* A rule, not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on
+     * AMD: twice fp32 (oneDNN reaches 97 % of that). On Intel without AMX, bf16 was measured to be slower than fp32. */
+    info->bf16_fast = isa->amx_bf16 || (isa->avx512_bf16 && isa->amd);
+    info->float8 = info->mxfp8 = true;
+    info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    const struct cpu_peak peak = cpu_peak_measure(isa);
+    const struct cpu_cores cores = cpu_cores_find();
+    const double used = fmin(dev->threads, cores.usable);
+    info->peak_flops_f32 = peak.f32 * used;
+    info->peak_flops_bf16 = peak.bf16 * used;
+    info->hardware = cores.id;
+    info->share = used / cores.usable;
+
     cpu_memory_open();
     titan_status status = matmul_cache_open(dev, err);
     if (status != TITAN_OK) {

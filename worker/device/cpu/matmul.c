@@ -117,15 +117,6 @@ void matmul_cache_close(struct device *dev)
     dev->matmul = NULL;
 }
 
-static uint64_t shape_hash(const struct product_shape *s)
-{
-    uint64_t words[sizeof(*s) / 8], h = HASH_INIT;
-    memcpy(words, s, sizeof(words));
-    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
-        h = hash_mix(h ^ words[i]);
-    return h;
-}
-
 /* Describes a row-major (rows, cols) matrix, optionally transposed. */
 static dnnl_status_t describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed,
                               uint8_t dt)
@@ -134,33 +125,6 @@ static dnnl_status_t describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols
     dnnl_dims_t dims = {rows, cols};
     dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
     return dnnl_memory_desc_init_by_strides(md, 2, dims, dt == DTYPE_BF16 ? dnnl_bf16 : dnnl_f32, strides);
-}
-
-static dnnl_status_t attributes(dnnl_primitive_attr_t *ret, bool accumulate)
-{
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t st = dnnl_primitive_attr_create(ret);
-    if (st == dnnl_success)
-        st = dnnl_primitive_attr_set_scratchpad_mode(*ret, dnnl_scratchpad_mode_user);
-    if (st == dnnl_success && accumulate) {
-        st = dnnl_post_ops_create(&ops);
-        if (st == dnnl_success)
-            st = dnnl_post_ops_append_sum(ops, 1.0f);
-        if (st == dnnl_success)
-            st = dnnl_primitive_attr_set_post_ops(*ret, ops);
-        if (ops)
-            dnnl_post_ops_destroy(ops);
-    }
-    return st;
-}
-
-static dnnl_status_t scratch_make(struct matmul_cache *cache, struct entry *e, dnnl_primitive_desc_t pd)
-{
-    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-
-    titan_assert(!e->scratch);
-    e->scratch_bytes = md ? dnnl_memory_desc_get_size(md) : 0;
-    return e->scratch_bytes > 0 ? dnnl_memory_create(&e->scratch, md, cache->engine, DNNL_MEMORY_NONE) : dnnl_success;
 }
 
 /* Makes the primitive of e->shape. An unimplemented bf16 product is marked to be widened. */
@@ -174,16 +138,33 @@ static titan_status entry_make(struct matmul_cache *cache, struct entry *e, stru
     dnnl_matmul_desc_t desc;
     DNNL_TRY(err, dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c));
     dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t ops = NULL;
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t st = attributes(&attr, s->accumulate);
+    dnnl_status_t st = dnnl_primitive_attr_create(&attr);
+    if (st == dnnl_success)
+        st = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (st == dnnl_success && s->accumulate) {
+        st = dnnl_post_ops_create(&ops);
+        if (st == dnnl_success)
+            st = dnnl_post_ops_append_sum(ops, 1.0f);
+        if (st == dnnl_success)
+            st = dnnl_primitive_attr_set_post_ops(attr, ops);
+    }
     if (st == dnnl_success)
         st = dnnl_primitive_desc_create(&pd, &desc, attr, cache->engine, NULL);
     if (st == dnnl_success)
         st = dnnl_primitive_create(&e->primitive, pd);
-    if (st == dnnl_success)
-        st = scratch_make(cache, e, pd);
+    if (st == dnnl_success) {
+        const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        titan_assert(!e->scratch);
+        e->scratch_bytes = md ? dnnl_memory_desc_get_size(md) : 0;
+        if (e->scratch_bytes > 0)
+            st = dnnl_memory_create(&e->scratch, md, cache->engine, DNNL_MEMORY_NONE);
+    }
     if (pd)
         dnnl_primitive_desc_destroy(pd);
+    if (ops)
+        dnnl_post_ops_destroy(ops);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
     if (st == dnnl_unimplemented && s->ab_dt == DTYPE_BF16) {
@@ -203,7 +184,11 @@ static titan_status entry_find(struct matmul_cache *cache, const struct product_
     titan_assert(cache->count <= TABLE_FULL);
     if (cache->count >= TABLE_FULL)
         table_empty(cache);
-    size_t i = shape_hash(s) % TABLE;
+    uint64_t words[sizeof *s / 8], hash = HASH_INIT;
+    memcpy(words, s, sizeof words);
+    for (size_t w = 0; w < ARRAY_SIZE(words); w++)
+        hash = hash_mix(hash ^ words[w]);
+    size_t i = hash % TABLE;
     while (cache->table[i].used && memcmp(&cache->table[i].shape, s, sizeof(*s)) != 0)
         i = (i + 1) % TABLE;
     struct entry *e = &cache->table[i];
@@ -252,29 +237,6 @@ static titan_status entry_run(struct matmul_cache *cache, struct entry *e, const
         {DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->c}, {DNNL_ARG_SCRATCHPAD, e->scratch}};
     DNNL_TRY(err, dnnl_primitive_execute(e->primitive, cache->stream, e->scratch ? 4 : 3, args));
     DNNL_TRY(err, dnnl_stream_wait(cache->stream));
-    return TITAN_OK;
-}
-
-static titan_status run_packed(const struct cpu_context *ctx, struct matmul_cache *cache, const struct product *a)
-{
-    const struct product_shape *s = &a->shape;
-    const struct matmul_packed z = {.m = s->m,
-                                    .n = s->n,
-                                    .k = s->k,
-                                    .a_row = s->ta ? 1 : s->lda,
-                                    .a_col = s->ta ? s->lda : 1,
-                                    .b_row = s->tb ? 1 : s->ldb,
-                                    .b_col = s->tb ? s->ldb : 1,
-                                    .ldc = s->ldc,
-                                    .a = a->a,
-                                    .b = a->b,
-                                    .c = a->c,
-                                    .ab_dt = (enum dtype)s->ab_dt,
-                                    .c_dt = (enum dtype)s->c_dt,
-                                    .accumulate = s->accumulate};
-
-    TRY(reserve(&cache->scratch, &cache->scratch_bytes, matmul_packed_scratch_bytes(&z, ctx->threads), ctx->err));
-    matmul_packed_run(&z, ctx->threads, cache->scratch);
     return TITAN_OK;
 }
 
@@ -350,7 +312,24 @@ titan_status product_run(const struct cpu_context *ctx, const struct product *a)
     struct entry *e;
     titan_status status = TITAN_OK;
     if (ctx->dev->isa.avx2 && !ctx->dev->isa.avx512) {
-        status = run_packed(ctx, cache, a);
+        const struct matmul_packed z = {.m = s->m,
+                                        .n = s->n,
+                                        .k = s->k,
+                                        .a_row = s->ta ? 1 : s->lda,
+                                        .a_col = s->ta ? s->lda : 1,
+                                        .b_row = s->tb ? 1 : s->ldb,
+                                        .b_col = s->tb ? s->ldb : 1,
+                                        .ldc = s->ldc,
+                                        .a = a->a,
+                                        .b = a->b,
+                                        .c = a->c,
+                                        .ab_dt = (enum dtype)s->ab_dt,
+                                        .c_dt = (enum dtype)s->c_dt,
+                                        .accumulate = s->accumulate};
+        status =
+            reserve(&cache->scratch, &cache->scratch_bytes, matmul_packed_scratch_bytes(&z, ctx->threads), ctx->err);
+        if (status == TITAN_OK)
+            matmul_packed_run(&z, ctx->threads, cache->scratch);
     } else {
         status = entry_find(cache, s, &e, ctx->err);
         if (status == TITAN_OK)

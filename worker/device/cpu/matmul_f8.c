@@ -76,24 +76,6 @@ static float scale_of(float largest, enum float8 type, bool power_of_two)
     return power_of_two ? f32_from_bits(f32_bits(scale) & 0xff800000u) : scale;
 }
 
-/* Computes the operand's scales and returns their number. */
-static int64_t find_scales(const struct cpu_context *ctx, const struct operand *o)
-{
-    int64_t n = o->by_col ? o->cols : o->rows;
-
-    titan_assert(!o->by_row || !o->by_col);
-    if (o->by_col)
-        cpu_for(ctx, o->cols, MAX(64, (1 << 14) / o->rows), cols_largest, o);
-    else
-        cpu_for(ctx, o->rows, 1 + (1 << 14) / o->cols, rows_largest, o);
-    if (!o->by_row && !o->by_col)
-        for (; n > 1; n--) /* one scale for the whole operand: folds the rows' maxima */
-            o->scale[0] = fmaxf(o->scale[0], o->scale[n - 1]);
-    for (int64_t i = 0; i < n; i++)
-        o->scale[i] = scale_of(o->scale[i], o->type, o->power_of_two);
-    return n;
-}
-
 /* --- rounding ----------------------------------------------------------------------------------------------------- */
 
 CPU_INLINE void round_row(const struct operand *o, int64_t i, const enum dtype dt, const enum float8 type)
@@ -148,19 +130,21 @@ CPU_KERNEL static void decode_rows(const void *p, int64_t begin, int64_t end, in
     }
 }
 
-/* Takes the values of an operand whose elements are codes already. */
-static void take_codes(const struct cpu_context *ctx, const struct operand *o, const float *scale)
-{
-    const struct decode_args d = {.dst = o->dst, .codes = o->src, .cols = o->cols, .ld = o->ld, .dt = o->dt};
-
-    cpu_for(ctx, o->rows, 1 + (1 << 13) / o->cols, decode_rows, &d);
-    o->scale[0] = 1.0f / *scale;
-}
-
 /* Computes the operand's float8 values and the inverse scales for the sums. */
 static void make_float8(const struct cpu_context *ctx, const struct operand *o)
 {
-    const int64_t scales = find_scales(ctx, o);
+    int64_t scales = o->by_col ? o->cols : o->rows;
+
+    titan_assert(!o->by_row || !o->by_col);
+    if (o->by_col)
+        cpu_for(ctx, o->cols, MAX(64, (1 << 14) / o->rows), cols_largest, o);
+    else
+        cpu_for(ctx, o->rows, 1 + (1 << 14) / o->cols, rows_largest, o);
+    if (!o->by_row && !o->by_col)
+        for (; scales > 1; scales--) /* one scale for the whole operand: folds the rows' maxima */
+            o->scale[0] = fmaxf(o->scale[0], o->scale[scales - 1]);
+    for (int64_t i = 0; i < scales; i++)
+        o->scale[i] = scale_of(o->scale[i], o->type, o->power_of_two);
 
     cpu_for(ctx, o->rows, 1 + (1 << 13) / o->cols, round_rows, o);
     for (int64_t i = 0; i < scales; i++)
@@ -324,23 +308,6 @@ size_t cpu_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, bool block
            aligned((size_t)(m * n) * sizeof(float));
 }
 
-static titan_status run_blocks(const struct cpu_context *ctx, const struct f8_args *g, struct operand *a,
-                               struct operand *b)
-{
-    struct product product = g->all;
-    char *at = g->work;
-
-    a->dst = cut(&at, (size_t)(a->rows * a->cols) * dtype_bytes(a->dt));
-    b->dst = cut(&at, (size_t)(b->rows * b->cols) * dtype_bytes(b->dt));
-    make_blocks(ctx, a, !g->all.shape.ta);
-    make_blocks(ctx, b, g->all.shape.tb);
-    product.a = a->dst;
-    product.b = b->dst;
-    product.shape.lda = a->cols;
-    product.shape.ldb = b->cols;
-    return product_run(ctx, &product);
-}
-
 static titan_status run_parts(const struct cpu_context *ctx, const struct f8_args *g, struct operand *a,
                               struct operand *b, float *sums)
 {
@@ -348,10 +315,13 @@ static titan_status run_parts(const struct cpu_context *ctx, const struct f8_arg
     const struct product_shape *z = &g->all.shape;
 
     make_float8(ctx, a);
-    if (g->how.b_scale)
-        take_codes(ctx, b, g->how.b_scale);
-    else
+    if (g->how.b_scale) { /* b's elements are codes already */
+        const struct decode_args d = {.dst = b->dst, .codes = b->src, .cols = b->cols, .ld = b->ld, .dt = b->dt};
+        cpu_for(ctx, b->rows, 1 + (1 << 13) / b->cols, decode_rows, &d);
+        b->scale[0] = 1.0f / *g->how.b_scale;
+    } else {
         make_float8(ctx, b);
+    }
     product.a = a->dst;
     product.b = b->dst;
     product.c = sums ? sums : g->all.c;
@@ -404,8 +374,18 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
     titan_assert(z->m > 0 && z->n > 0);
     if (z->k == 0)
         return product_run(ctx, &g->all);
-    if (g->how.blocks)
-        return run_blocks(ctx, g, &a, &b);
+    if (g->how.blocks) {
+        struct product product = g->all;
+        a.dst = cut(&at, (size_t)(a.rows * a.cols) * dtype_bytes(a.dt));
+        b.dst = cut(&at, (size_t)(b.rows * b.cols) * dtype_bytes(b.dt));
+        make_blocks(ctx, &a, !z->ta);
+        make_blocks(ctx, &b, z->tb);
+        product.a = a.dst;
+        product.b = b.dst;
+        product.shape.lda = a.cols;
+        product.shape.ldb = b.cols;
+        return product_run(ctx, &product);
+    }
     operand_place(&a, &at);
     operand_place(&b, &at);
     return run_parts(ctx, g, &a, &b, apart ? (float *)(void *)at : NULL);

@@ -107,40 +107,31 @@ static struct optim_args from_element(const struct optim_args *a, int64_t begin)
     return part;
 }
 
-/* Writes the random words of n elements, one row of the box at a time. */
-static void random_words(const struct moment_rounding *r, int64_t n, uint32_t *out)
-{
-    titan_assert(r->cols > 0 && r->ld >= r->cols);
-    for (int64_t e = r->first, end = r->first + n; e < end;) {
-        const int64_t count = r->cols == r->ld ? end - e : MIN(end - e, r->cols - e % r->cols);
-        const int64_t place = r->origin + e / r->cols * r->ld + e % r->cols;
-        rng_words(r->key, (uint64_t)place, r->step, (uint64_t)count, out);
-        out += count;
-        e += count;
-    }
-}
-
-static void adamw_at_random(const struct optim_args *a, int64_t begin, int64_t end)
-{
-    uint32_t random[RANDOM_CHUNK];
-    titan_assert(begin >= 0 && end >= begin && a->adam.moment == DTYPE_BF16);
-    for (int64_t at = begin; at < end; at += RANDOM_CHUNK) {
-        const int64_t n = MIN(end - at, RANDOM_CHUNK);
-        const struct optim_args part = from_element(a, at);
-        random_words(&part.adam.rounding, n, random);
-        adamw_range_at_random(&part, n, random);
-    }
-}
-
 static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct optim_args part = from_element(p, begin);
+    const struct optim_args *const a = p;
+    uint32_t random[RANDOM_CHUNK];
     (void)thread;
-    titan_assert(end >= begin && (end == begin || (part.m && part.v)) && adamw_types_valid(&part.adam, part.shadow));
-    if (part.adam.rounding.random)
-        adamw_at_random(p, begin, end);
-    else
+    titan_assert(end >= begin && (end == begin || (a->m && a->v)) && adamw_types_valid(&a->adam, a->shadow));
+    if (!a->adam.rounding.random) {
+        const struct optim_args part = from_element(a, begin);
         adamw_range_run(&part, end - begin);
+        return;
+    }
+    titan_assert(a->adam.moment == DTYPE_BF16);
+    for (int64_t n; begin < end; begin += n) {
+        n = MIN(end - begin, RANDOM_CHUNK);
+        const struct optim_args part = from_element(a, begin);
+        const struct moment_rounding *const r = &part.adam.rounding;
+        titan_assert(r->cols > 0 && r->ld >= r->cols);
+        /* the random words, one row of the box at a time */
+        for (int64_t e = r->first, count; e < r->first + n; e += count) {
+            const int64_t left = r->first + n - e, place = r->origin + e / r->cols * r->ld + e % r->cols;
+            count = r->cols == r->ld ? left : MIN(left, r->cols - e % r->cols);
+            rng_words(r->key, (uint64_t)place, r->step, (uint64_t)count, random + (e - r->first));
+        }
+        adamw_range_at_random(&part, n, random);
+    }
 }
 
 /* Ranges run one after the other: each uses all threads, and a call costs almost nothing. */

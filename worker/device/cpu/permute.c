@@ -23,10 +23,12 @@ static void starts_of(int64_t *starts, const int32_t *counts, int64_t experts)
         starts[e + 1] = starts[e] + counts[e];
 }
 
-static titan_status count_choices(const struct cpu_context *ctx, const struct permute_args *a)
+static titan_status run_permute(const struct cpu_context *ctx, const void *p)
 {
+    const struct permute_args *a = p;
+    titan_assert(a->ranks > 0 && a->experts % a->ranks == 0 && a->top_k > 0);
     const int64_t each = a->experts / a->ranks;
-    int64_t beyond = 0;
+    int64_t *next, beyond = 0;
     memset(a->counts, 0, (size_t)a->experts * sizeof(int32_t));
     memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
     for (int64_t i = 0; i < a->n * a->top_k; i++) {
@@ -43,15 +45,7 @@ static titan_status count_choices(const struct cpu_context *ctx, const struct pe
     }
     if (a->dropped)
         *a->dropped += (float)beyond; /* exact up to 2^24 */
-    return TITAN_OK;
-}
 
-static titan_status run_permute(const struct cpu_context *ctx, const void *p)
-{
-    const struct permute_args *a = p;
-    titan_assert(a->ranks > 0 && a->experts % a->ranks == 0 && a->top_k > 0);
-    int64_t *next;
-    TRY(count_choices(ctx, a));
     TRY(take_starts(ctx, 2 * a->experts, &next));
     starts_of(next, a->counts, a->experts);
     int64_t *const ends = next + a->experts;
@@ -73,10 +67,11 @@ titan_status cpu_permute(struct stream *s, const struct permute_args *a)
     return cpu_enqueue(s, run_permute, a, sizeof *a);
 }
 
-/* Counts the rows of each expert and of each rank; fails if the rows do not fit. */
-static titan_status count_received(const struct cpu_context *ctx, const struct received_args *a, int64_t *ret_total)
+static titan_status run_permute_received(const struct cpu_context *ctx, const void *p)
 {
-    int64_t total = 0;
+    const struct received_args *a = p;
+    titan_assert(a->ranks > 0 && a->experts > 0);
+    int64_t *next, total = 0, row = 0;
     memset(a->counts, 0, (size_t)(a->experts * (a->by_rank ? a->ranks : 1)) * sizeof(int32_t));
     memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
     for (int64_t i = 0; i < a->ranks * a->experts; i++) {
@@ -90,16 +85,7 @@ static titan_status count_received(const struct cpu_context *ctx, const struct r
         a->counts[a->by_rank ? i : i % a->experts] += (int32_t)rows;
         a->rank_counts[i / a->experts] += (int32_t)rows;
     }
-    *ret_total = total;
-    return TITAN_OK;
-}
 
-static titan_status run_permute_received(const struct cpu_context *ctx, const void *p)
-{
-    const struct received_args *a = p;
-    titan_assert(a->ranks > 0 && a->experts > 0);
-    int64_t *next, total, row = 0;
-    TRY(count_received(ctx, a, &total));
     for (; a->by_rank && row < total; row++)
         a->place[row] = (int32_t)row;
     TRY(take_starts(ctx, a->experts, &next));
@@ -123,28 +109,6 @@ titan_status cpu_permute_received(struct stream *s, const struct received_args *
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
-/* Consecutive rows in the order of taking: rows for one expert, from ranks [from_rank, to_rank). */
-struct stretch {
-    int64_t expert, from_rank, to_rank;
-};
-static struct stretch stretch_of(const struct split_args *a, int64_t i)
-{
-    return a->by_rank ? (struct stretch){i % a->experts, i / a->experts, i / a->experts + 1}
-                      : (struct stretch){i, 0, a->ranks};
-}
-
-/* Of the stretch's rows, by rank, [from, to) go in this round. */
-static void split_stretch(const struct split_args *a, int64_t round, struct stretch of, int64_t from, int64_t to)
-{
-    const int64_t expert = of.expert;
-    int64_t begin = 0;
-    for (int64_t r = of.from_rank; r < of.to_rank; r++) {
-        const int64_t end = begin + a->received[r * a->experts + expert];
-        a->split[(r * a->rounds + round) * a->experts + expert] = (int32_t)MAX(0, MIN(end, to) - MAX(begin, from));
-        begin = end;
-    }
-}
-
 static titan_status run_split_rounds(const struct cpu_context *ctx, const void *p)
 {
     const struct split_args *a = p;
@@ -163,15 +127,22 @@ static titan_status run_split_rounds(const struct cpu_context *ctx, const void *
         int64_t room = a->room;
         taken += rest > 0;
         for (int64_t i = 0; i < n; i++) {
-            const struct stretch of = stretch_of(a, i);
-            int64_t take = -done[i];
-            for (int64_t r = of.from_rank; r < of.to_rank; r++)
-                take += a->received[r * a->experts + of.expert];
+            /* a stretch in the order of taking: rows for one expert, from ranks [from_rank, to_rank) */
+            const int64_t expert = a->by_rank ? i % a->experts : i, from_rank = a->by_rank ? i / a->experts : 0,
+                          to_rank = a->by_rank ? from_rank + 1 : a->ranks;
+            int64_t take = -done[i], begin = 0;
+            for (int64_t r = from_rank; r < to_rank; r++)
+                take += a->received[r * a->experts + expert];
             if (take > room) {
                 take = room / EXPERT_SPLIT * EXPERT_SPLIT;
                 room = take; /* the round is full */
             }
-            split_stretch(a, q, of, done[i], done[i] + take);
+            for (int64_t r = from_rank; r < to_rank; r++) {
+                const int64_t end = begin + a->received[r * a->experts + expert];
+                a->split[(r * a->rounds + q) * a->experts + expert] =
+                    (int32_t)MAX(0, MIN(end, done[i] + take) - MAX(begin, done[i]));
+                begin = end;
+            }
             done[i] += take;
             room -= take;
             rest -= take;

@@ -43,19 +43,14 @@ CPU_KERNEL static void scores(float *s, const void *logits, int64_t n, bool sigm
         scores_as(s, logits, n, sigmoid, DTYPE_F32);
 }
 
-/* Order of choices: larger keys first, NaN last. */
-static bool comes_before(float a, float b)
-{
-    return a > b || (isnan(b) && !isnan(a));
-}
-
-/* Chooses the top_k first keys that are not taken, the lower index first among equals, and marks them as taken. */
+/* Chooses the top_k first keys that are not taken, and marks them as taken. Larger keys come first and NaN last; among
+ * equals, the lower index comes first. */
 static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, int64_t top_k)
 {
     for (int64_t c = 0; c < top_k; c++) {
         int64_t best = -1;
         for (int64_t j = 0; j < n; j++) {
-            if (taken[j] == 0.0f && (best < 0 || comes_before(key[j], key[best])))
+            if (taken[j] == 0.0f && (best < 0 || key[j] > key[best] || (isnan(key[best]) && !isnan(key[j]))))
                 best = j;
         }
         taken[best] = 1.0f;
@@ -63,34 +58,30 @@ static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, i
     }
 }
 
-/* Marks the experts of all groups but the best as taken. ids (E), score (E): scratch. */
-static void take_groups(const struct router_shape *z, const float *key, float *taken, int32_t *ids, float *score)
-{
-    const int64_t width = z->experts / z->groups;
-    for (int64_t g = 0; g < z->groups; g++) {
-        choose(ids, key + g * width, taken + g * width, width, z->group_top_k);
-        score[g] = 0.0f;
-        for (int64_t j = 0; j < z->group_top_k; j++)
-            score[g] += key[g * width + ids[j]];
-    }
-    memset(taken, 0, (size_t)z->groups * sizeof(float));
-    choose(ids, score, taken, z->groups, z->top_groups);
-    for (int64_t e = 0; e < z->experts; e++)
-        taken[e] = 1.0f;
-    for (int64_t j = 0; j < z->top_groups; j++)
-        memset(taken + ids[j] * width, 0, (size_t)width * sizeof(float));
-}
-
 /* Chooses by the scores s (E) and the bias. key: scratch for the other rows. */
 static void choose_best(const struct router_args *a, int32_t *chosen, const float *s, float *key)
 {
     const struct router_shape *z = &a->shape;
-    float *taken = key + z->experts;
+    const int64_t width = z->groups > 0 ? z->experts / z->groups : 0;
+    float *taken = key + z->experts, *score = taken + 2 * z->experts;
+    int32_t *ids = (int32_t *)(taken + z->experts);
     for (int64_t j = 0; j < z->experts; j++)
         key[j] = a->bias ? s[j] + a->bias[j] : s[j];
     memset(taken, 0, (size_t)z->experts * sizeof(float));
-    if (z->groups > 0)
-        take_groups(z, key, taken, (int32_t *)(taken + z->experts), taken + 2 * z->experts);
+    if (z->groups > 0) { /* the experts of all groups but the best are marked as taken */
+        for (int64_t g = 0; g < z->groups; g++) {
+            choose(ids, key + g * width, taken + g * width, width, z->group_top_k);
+            score[g] = 0.0f;
+            for (int64_t j = 0; j < z->group_top_k; j++)
+                score[g] += key[g * width + ids[j]];
+        }
+        memset(taken, 0, (size_t)z->groups * sizeof(float));
+        choose(ids, score, taken, z->groups, z->top_groups);
+        for (int64_t e = 0; e < z->experts; e++)
+            taken[e] = 1.0f;
+        for (int64_t j = 0; j < z->top_groups; j++)
+            memset(taken + ids[j] * width, 0, (size_t)width * sizeof(float));
+    }
     choose(chosen, key, taken, z->experts, z->top_k);
 }
 
@@ -153,22 +144,6 @@ titan_status cpu_router(struct stream *s, const struct router_args *a)
 
 /* --- gradient ----------------------------------------------------------------------------------------------------- */
 
-/* Computes ds (E) of one token from its scores; 0 for experts that were not chosen. */
-static void score_gradient(const struct router_args *a, float *ds, const float *s, int64_t i)
-{
-    const struct router_shape *z = &a->shape;
-    const float *dw = a->dweights + i * z->top_k;
-    const int32_t *chosen = a->chosen + i * z->top_k;
-    float sum = WEIGHT_EPS, mean = 0.0f;
-    memset(ds, 0, (size_t)z->experts * sizeof(float));
-    for (int64_t j = 0; j < z->top_k; j++) {
-        sum += s[chosen[j]];
-        mean += dw[j] * s[chosen[j]];
-    }
-    for (int64_t j = 0; j < z->top_k; j++)
-        ds[chosen[j]] = z->scale * (z->normalize ? (dw[j] - mean / sum) / sum : dw[j]);
-}
-
 static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct router_call *const call = p;
@@ -178,9 +153,18 @@ static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int th
     float *s = call->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts, *ds = s + experts;
     for (int64_t i = begin; i < end; i++) {
         void *dlogits = at_mut(a->dlogits, i * experts, z->dt);
-        float mean = 0.0f;
+        const float *dw = a->dweights + i * z->top_k;
+        const int32_t *chosen = a->chosen + i * z->top_k;
+        float chosen_sum = WEIGHT_EPS, chosen_mean = 0.0f, mean = 0.0f;
         scores(s, at(a->logits, i * experts, z->dt), experts, z->sigmoid, (int)z->dt);
-        score_gradient(a, ds, s, i);
+        /* the gradient to the scores; 0 for experts that were not chosen */
+        memset(ds, 0, (size_t)experts * sizeof(float));
+        for (int64_t j = 0; j < z->top_k; j++) {
+            chosen_sum += s[chosen[j]];
+            chosen_mean += dw[j] * s[chosen[j]];
+        }
+        for (int64_t j = 0; j < z->top_k; j++)
+            ds[chosen[j]] = z->scale * (z->normalize ? (dw[j] - chosen_mean / chosen_sum) / chosen_sum : dw[j]);
         for (int64_t j = 0; j < experts && !z->sigmoid; j++)
             mean += ds[j] * s[j];
         for (int64_t j = 0; j < experts; j++)

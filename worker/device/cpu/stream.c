@@ -64,18 +64,6 @@ static void wait_for(pthread_cond_t *cond, pthread_mutex_t *lock)
     progress_wait_end();
 }
 
-static void stream_fail(struct stream *s, titan_status status, const struct titan_error *error)
-{
-    titan_assert(status != TITAN_OK);
-    pthread_mutex_lock(&s->lock);
-    if (s->status == TITAN_OK) {
-        s->status = status;
-        s->error = *error;
-        s->error.status = status;
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
 static void task_run(struct stream *s, cpu_run run, const void *args)
 {
     titan_assert(s->dev->threads >= 1);
@@ -85,25 +73,14 @@ static void task_run(struct stream *s, cpu_run run, const void *args)
     if (status != TITAN_OK) {
         if (error.status == TITAN_OK)
             titan_fail(&error, status, "operation on the cpu failed");
-        stream_fail(s, status, &error);
+        pthread_mutex_lock(&s->lock);
+        if (s->status == TITAN_OK) { /* the first failure stays */
+            s->status = status;
+            s->error = error;
+            s->error.status = status;
+        }
+        pthread_mutex_unlock(&s->lock);
     }
-}
-
-static titan_status ring_grow(struct stream *s)
-{
-    titan_assert(s->count == s->capacity);
-    size_t capacity = s->capacity ? 2 * s->capacity : 64;
-    titan_assert((capacity & (capacity - 1)) == 0);
-    struct task *ring = malloc(capacity * sizeof(*ring));
-    if (!ring)
-        return TITAN_ENOMEM;
-    for (size_t i = 0; i < s->count; i++)
-        ring[i] = s->ring[(s->head + i) & (s->capacity - 1)];
-    free(s->ring);
-    s->ring = ring;
-    s->head = 0;
-    s->capacity = capacity;
-    return TITAN_OK;
 }
 
 static titan_status task_push(struct stream *s, cpu_run run, const void *args, size_t bytes, bool always)
@@ -114,9 +91,19 @@ static titan_status task_push(struct stream *s, cpu_run run, const void *args, s
     if (s->status != TITAN_OK && !always)
         goto out;
     if (s->count == s->capacity) {
-        status = ring_grow(s);
-        if (status != TITAN_OK)
+        const size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        struct task *ring = malloc(capacity * sizeof *ring);
+        titan_assert((capacity & (capacity - 1)) == 0);
+        if (!ring) {
+            status = TITAN_ENOMEM;
             goto out;
+        }
+        for (size_t i = 0; i < s->count; i++)
+            ring[i] = s->ring[(s->head + i) & (s->capacity - 1)];
+        free(s->ring);
+        s->ring = ring;
+        s->head = 0;
+        s->capacity = capacity;
     }
     struct task *t = &s->ring[(s->head + s->count) & (s->capacity - 1)];
     t->run = run;
@@ -366,14 +353,6 @@ static titan_status run_record(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
-static bool is_complete(struct event *e, uint64_t ticket)
-{
-    pthread_mutex_lock(&e->lock);
-    const bool complete = e->completed >= ticket;
-    pthread_mutex_unlock(&e->lock);
-    return complete;
-}
-
 /* Runs the tasks queued before the event, unless the stream's own thread has begun them. So a collective that is waited
  * for at once costs no thread switch. If ranks have as many cores as computing threads, an extra thread often queues
  * behind another rank's thread, which waits for it in turn. With tensor parallelism on two cores this cost a third of a
@@ -387,8 +366,14 @@ static void event_help(struct event *e, uint64_t ticket)
         return;
     titan_assert(!s->compute);
     pthread_mutex_lock(&s->lock);
-    while (s->count > 0 && !s->busy && !is_complete(e, ticket))
+    while (s->count > 0 && !s->busy) {
+        pthread_mutex_lock(&e->lock);
+        const bool complete = e->completed >= ticket;
+        pthread_mutex_unlock(&e->lock);
+        if (complete)
+            break;
         run_next(s);
+    }
     if (s->count > 0)
         pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
