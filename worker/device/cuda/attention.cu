@@ -49,40 +49,36 @@ __device__ static inline int64_t rows_at(const struct frame &f, int64_t sequence
     return (sequence * f.s.h + head) * f.s.tq;
 }
 
-/* A tensor with `length` rows a sequence, in which each head is `width` wide. */
+/* A head of a sequence in a tensor: `length` rows, `width` wide, from element `base` on. */
 struct view {
-    int64_t ld;
+    int64_t ld, base;
     int length, width;
     bool bf16;
 };
-__device__ static inline struct view query_view(const struct frame &f, int64_t ld, int width)
+__device__ static inline struct view query_view(const struct frame &f, int64_t ld, int width, int sequence, int head)
 {
-    struct view v = {ld, f.s.tq, width, f.s.bf16};
-    return v;
+    return {ld, (int64_t)sequence * f.s.tq * ld + (int64_t)head * width, f.s.tq, width, f.s.bf16};
 }
-__device__ static inline struct view key_view(const struct frame &f, int64_t ld, int width)
+__device__ static inline struct view key_view(const struct frame &f, int64_t ld, int width, int sequence, int head)
 {
-    struct view v = {ld, f.s.tk, width, f.s.bf16};
-    return v;
+    return {ld, (int64_t)sequence * f.s.tk * ld + (int64_t)head * width, f.s.tk, width, f.s.bf16};
 }
 
-/* Loads rows [first, first + rows) of head `head` in sequence `sequence` as fp32, zeros outside the tensor. */
-template <int R, int DJ>
-__device__ static inline void load_tile(float *to, const void *from, struct view x, int sequence, int head, int first)
+/* Loads rows [first, first + rows) as fp32, zeros outside the tensor. */
+template <int R, int DJ> __device__ static inline void load_tile(float *to, const void *from, struct view x, int first)
 {
     typedef tile<R, DJ> T;
-    const int64_t base = (int64_t)sequence * x.length * x.ld + (int64_t)head * x.width;
     for (int e = (int)threadIdx.x; e < T::rows * T::width; e += THREADS) {
         const int r = e / T::width, c = e % T::width, row = first + r;
-        const int64_t at = base + (int64_t)row * x.ld + c;
+        const int64_t at = x.base + (int64_t)row * x.ld + c;
         to[r * T::ld + c] = row < x.length && c < x.width ? any_load(from, at, x.bf16) : 0.0f;
     }
 }
 
 /* Writes this thread's elements of a tile; each row is multiplied by factor[i]. */
 template <int R, int DJ>
-__device__ static inline void store_tile(void *to, struct view x, int sequence, int head, int first,
-                                         const float (&value)[R][DJ], const float (&factor)[R])
+__device__ static inline void store_tile(void *to, struct view x, int first, const float (&value)[R][DJ],
+                                         const float (&factor)[R])
 {
     const int ty = (int)threadIdx.x / SIDE, tx = (int)threadIdx.x % SIDE;
 #pragma unroll
@@ -93,9 +89,8 @@ __device__ static inline void store_tile(void *to, struct view x, int sequence, 
 #pragma unroll
         for (int j = 0; j < DJ; j++) {
             const int c = tx + SIDE * j;
-            const int64_t at = ((int64_t)sequence * x.length + row) * x.ld + (int64_t)head * x.width + c;
             if (c < x.width)
-                any_store(to, at, x.bf16, value[i][j] * factor[i]);
+                any_store(to, x.base + (int64_t)row * x.ld + c, x.bf16, value[i][j] * factor[i]);
         }
     }
 }
@@ -204,9 +199,14 @@ __device__ static inline struct tile_mask mask_at(float *shared, int rows)
     return m;
 }
 
-/* Reads this tile's keys. True if any key of the tile lies within [low, high]. Contains a barrier. */
-__device__ static inline bool any_key_within(const struct tile_mask &m, int rows, int low, int high, int sequence,
-                                             int first, const struct frame &f)
+/* The least and the greatest of some places. */
+struct place_range {
+    int low, high;
+};
+
+/* Reads this tile's keys. True if any key of the tile lies within the range. Contains a barrier. */
+__device__ static inline bool any_key_within(const struct tile_mask &m, int rows, struct place_range range,
+                                             int sequence, int first, const struct frame &f)
 {
     const int r = (int)threadIdx.x, row = first + r;
     int place = PLACE_MAX;
@@ -215,12 +215,12 @@ __device__ static inline bool any_key_within(const struct tile_mask &m, int rows
             place = f.s.key_index[(int64_t)sequence * f.s.tk + row];
         m.places[r] = place;
     }
-    return __syncthreads_or(r < rows && place >= low && place <= high) != 0;
+    return __syncthreads_or(r < rows && place >= range.low && place <= range.high) != 0;
 }
 
-/* Reads this tile's queries. True if any query of the tile sees a place within [low, high]. Contains a barrier. */
-__device__ static inline bool any_query_sees(const struct tile_mask &m, int rows, int low, int high, int sequence,
-                                             int first, const struct frame &f)
+/* Reads this tile's queries. True if any query of the tile sees a place within the range. Contains a barrier. */
+__device__ static inline bool any_query_sees(const struct tile_mask &m, int rows, struct place_range range,
+                                             int sequence, int first, const struct frame &f)
 {
     const int r = (int)threadIdx.x, row = first + r;
     int start = PLACE_MAX, end = -PLACE_MAX; /* bounds that see nothing */
@@ -232,19 +232,18 @@ __device__ static inline bool any_query_sees(const struct tile_mask &m, int rows
         m.starts[r] = start;
         m.ends[r] = end;
     }
-    return __syncthreads_or(r < rows && start <= high && end >= low) != 0;
+    return __syncthreads_or(r < rows && start <= range.high && end >= range.low) != 0;
 }
 
-/* Least and greatest of a tile's places. Rows that do not exist do not change them. */
-__device__ static inline void places_range(const int *lows, const int *highs, int rows, int *ret_low, int *ret_high)
+/* The range of a tile's places. Rows that do not exist do not change it. */
+__device__ static inline struct place_range places_range(const int *lows, const int *highs, int rows)
 {
-    int low = PLACE_MAX, high = -PLACE_MAX;
+    struct place_range x = {PLACE_MAX, -PLACE_MAX};
     for (int r = 0; r < rows; r++) {
-        low = lows[r] < low ? lows[r] : low;
-        high = highs[r] > high && highs[r] != PLACE_MAX ? highs[r] : high;
+        x.low = lows[r] < x.low ? lows[r] : x.low;
+        x.high = highs[r] > x.high && highs[r] != PLACE_MAX ? highs[r] : x.high;
     }
-    *ret_low = low;
-    *ret_high = high;
+    return x;
 }
 
 /* Whether query i of the tile at q_first sees key j of the tile at k_first. Causal: no existing query sees a key that
@@ -282,24 +281,24 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
     const int qt = (int)(gridDim.x - 1 - blockIdx.x); /* the longest rows first */
     const int head = (int)blockIdx.y, sequence = (int)blockIdx.z, kv_head = head / (f.s.h / f.s.kv);
     const int q_first = qt * T::rows, k_tiles = MASKED ? (f.s.tk + T::rows - 1) / T::rows : qt + 1;
-    int low = 0, high = 0; /* range that the tile's queries see */
+    struct place_range range = {}; /* of places that the tile's queries see */
 
     float acc[R][DJ] = {}, top[R], total[R] = {};
 #pragma unroll
     for (int i = 0; i < R; i++)
         top[i] = -INFINITY;
-    load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
+    load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d, sequence, head), q_first);
     if (MASKED) {
-        any_query_sees(mask, T::rows, 0, 0, sequence, q_first, f);
-        places_range(mask.starts, mask.ends, T::rows, &low, &high);
+        any_query_sees(mask, T::rows, range, sequence, q_first, f);
+        range = places_range(mask.starts, mask.ends, T::rows);
     }
     for (int kt = 0; kt < k_tiles; kt++) {
         const int k_first = kt * T::rows;
         __syncthreads(); /* waits for the readers of the last tile */
-        if (MASKED && !any_key_within(mask, T::rows, low, high, sequence, k_first, f))
+        if (MASKED && !any_key_within(mask, T::rows, range, sequence, k_first, f))
             continue;
-        load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
-        load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv), sequence, kv_head, k_first);
+        load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d, sequence, kv_head), k_first);
+        load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv, sequence, kv_head), k_first);
         __syncthreads();
         float p[R][R];
         rows_dot_rows<R, DJ>(p, qs, ks);
@@ -342,7 +341,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
         if (tx == 0 && row < f.s.tq)
             lse[rows_at(f, sequence, head) + row] = top[i] + logf(total[i]);
     }
-    store_tile<R, DJ>(out, query_view(f, f.s.ldo, f.s.dv), sequence, head, q_first, acc, inverse);
+    store_tile<R, DJ>(out, query_view(f, f.s.ldo, f.s.dv, sequence, head), q_first, acc, inverse);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -401,24 +400,24 @@ __global__ static void __launch_bounds__(THREADS, MASKED || DJ <= 4 ? 2 : 3)
     const int kt = (int)blockIdx.x; /* the first tiles are seen by the most queries */
     const int kv_head = (int)blockIdx.y, sequence = (int)blockIdx.z, shared_by = f.s.h / f.s.kv;
     const int k_first = kt * T::rows;
-    int low = 0, high = 0; /* range of the tile's keys */
+    struct place_range range = {}; /* of the tile's keys */
 
     float key_sum[R][DJ] = {}, value_sum[R][DJ] = {};
-    load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
-    load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv), sequence, kv_head, k_first);
+    load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d, sequence, kv_head), k_first);
+    load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv, sequence, kv_head), k_first);
     if (MASKED) {
-        any_key_within(mask, T::rows, 0, 0, sequence, k_first, f);
-        places_range(mask.places, mask.places, T::rows, &low, &high);
+        any_key_within(mask, T::rows, range, sequence, k_first, f);
+        range = places_range(mask.places, mask.places, T::rows);
     }
     for (int g = 0; g < shared_by; g++) {
         const int head = kv_head * shared_by + g;
         const int64_t at = rows_at(f, sequence, head);
         for (int q_first = MASKED ? 0 : k_first; q_first < f.s.tq; q_first += T::rows) {
             __syncthreads(); /* waits for the readers of the last tile */
-            if (MASKED && !any_query_sees(mask, T::rows, low, high, sequence, q_first, f))
+            if (MASKED && !any_query_sees(mask, T::rows, range, sequence, q_first, f))
                 continue;
-            load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
-            load_tile<R, DJ>(os, dout, query_view(f, f.lddo, f.s.dv), sequence, head, q_first);
+            load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d, sequence, head), q_first);
+            load_tile<R, DJ>(os, dout, query_view(f, f.lddo, f.s.dv, sequence, head), q_first);
             __syncthreads();
             float p[R][R], ds[R][R];
             rows_dot_rows<R, DJ>(p, qs, ks);
@@ -437,8 +436,8 @@ __global__ static void __launch_bounds__(THREADS, MASKED || DJ <= 4 ? 2 : 3)
 #pragma unroll
     for (int i = 0; i < R; i++)
         one[i] = 1.0f;
-    store_tile<R, DJ>(dk, key_view(f, f.lddk, f.s.d), sequence, kv_head, k_first, key_sum, one);
-    store_tile<R, DJ>(dv, key_view(f, f.lddv, f.s.dv), sequence, kv_head, k_first, value_sum, one);
+    store_tile<R, DJ>(dk, key_view(f, f.lddk, f.s.d, sequence, kv_head), k_first, key_sum, one);
+    store_tile<R, DJ>(dv, key_view(f, f.lddv, f.s.dv, sequence, kv_head), k_first, value_sum, one);
 }
 
 template <int R, int DJ, bool MASKED>
@@ -454,22 +453,22 @@ __global__ static void __launch_bounds__(THREADS)
     const int head = (int)blockIdx.y, sequence = (int)blockIdx.z, kv_head = head / (f.s.h / f.s.kv);
     const int q_first = qt * T::rows, k_tiles = MASKED ? (f.s.tk + T::rows - 1) / T::rows : qt + 1;
     const int64_t at = rows_at(f, sequence, head);
-    int low = 0, high = 0; /* range that the tile's queries see */
+    struct place_range range = {}; /* of places that the tile's queries see */
 
     float sum[R][DJ] = {};
-    load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
-    load_tile<R, DJ>(os, dout, query_view(f, f.lddo, f.s.dv), sequence, head, q_first);
+    load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d, sequence, head), q_first);
+    load_tile<R, DJ>(os, dout, query_view(f, f.lddo, f.s.dv, sequence, head), q_first);
     if (MASKED) {
-        any_query_sees(mask, T::rows, 0, 0, sequence, q_first, f);
-        places_range(mask.starts, mask.ends, T::rows, &low, &high);
+        any_query_sees(mask, T::rows, range, sequence, q_first, f);
+        range = places_range(mask.starts, mask.ends, T::rows);
     }
     for (int kt = 0; kt < k_tiles; kt++) {
         const int k_first = kt * T::rows;
         __syncthreads(); /* waits for the readers of the last tile */
-        if (MASKED && !any_key_within(mask, T::rows, low, high, sequence, k_first, f))
+        if (MASKED && !any_key_within(mask, T::rows, range, sequence, k_first, f))
             continue;
-        load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
-        load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv), sequence, kv_head, k_first);
+        load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d, sequence, kv_head), k_first);
+        load_tile<R, DJ>(vs, v, key_view(f, f.s.ldv, f.s.dv, sequence, kv_head), k_first);
         __syncthreads();
         float p[R][R], ds[R][R];
         rows_dot_rows<R, DJ>(p, qs, ks);
@@ -483,7 +482,7 @@ __global__ static void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < R; i++)
         one[i] = 1.0f;
-    store_tile<R, DJ>(dq, query_view(f, f.lddq, f.s.d), sequence, head, q_first, sum, one);
+    store_tile<R, DJ>(dq, query_view(f, f.lddq, f.s.d, sequence, head), q_first, sum, one);
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */

@@ -3,16 +3,16 @@
 #include "worker/device/cuda/grouped.cuh"
 
 /* A thread adds to pieces of rows; each row has `pieces` pieces. */
-template <class T>
-__global__ static void add_bias(T *x, int64_t ld, const T *bias, size_t count, size_t pieces, int64_t c, bool whole)
+template <class T> __global__ static void add_bias(struct bias_args a, size_t count, size_t pieces, bool whole)
 {
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
-        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = c - column;
-        piece<T> p = piece_load(x + row * ld + column, left, whole);
-        const piece<T> b = piece_load(bias + column, left, whole);
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = a.c - column;
+        T *const x = (T *)a.x + row * a.ld + column;
+        piece<T> p = piece_load(x, left, whole);
+        const piece<T> b = piece_load((const T *)a.bias + column, left, whole);
         for (int k = 0; k < piece<T>::N; k++)
             p.v[k] += b.v[k];
-        piece_store(x + row * ld + column, p, left, whole);
+        piece_store(x, p, left, whole);
     }
 }
 
@@ -24,8 +24,7 @@ int cuda_add_bias(void *stream, const struct bias_args *a)
         in_pieces(row_bytes(a->c, is_bf16) | row_bytes(a->ld, is_bf16), address(a->x) | address(a->bias));
     if (count == 0)
         return 0;
-    return TYPED(a->dt, LAUNCH(add_bias<T>, grid_blocks(count), THREADS, 0, stream, (T *)a->x, a->ld,
-                               (const T *)a->bias, count, pieces, a->c, whole));
+    return TYPED(a->dt, LAUNCH(add_bias<T>, grid_blocks(count), THREADS, 0, stream, *a, count, pieces, whole));
 }
 
 /* A block sums ACROSS neighbouring pieces over all rows. A thread sums one piece over rows g, g + ROWS, ... in turn.

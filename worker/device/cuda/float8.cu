@@ -262,17 +262,15 @@ __global__ static void __launch_bounds__(THREADS, 6)
 }
 
 /* Codes of dense lines with a scale each. A block has one line, which it reads twice. */
-template <class T>
-__global__ static void line_codes(uint8_t *dst, const T *src, struct scaling how, int64_t line, int64_t k, int64_t kp,
-                                  bool whole)
+template <class T> __global__ static void line_codes(struct float8_operand o, struct scaling how, bool whole)
 {
     __shared__ unsigned scratch[WARP];
     __shared__ float shared;
-    const T *const x = src + (int64_t)blockIdx.x * line;
+    const T *const x = (const T *)o.src + blockIdx.x * o.line;
     unsigned most = 0;
 #pragma unroll 4
-    for (int64_t at = piece_first<T>(); at < k; at += piece_stride<T>())
-        most = largest_in<T>(most, bits_load(x + at, k - at, whole));
+    for (int64_t at = piece_first<T>(); at < o.k; at += piece_stride<T>())
+        most = largest_in<T>(most, bits_load(x + at, o.k - at, whole));
     most = block_reduce(most, op_max_bits(), scratch);
     if (threadIdx.x == 0) {
         shared = scale_after(how, most);
@@ -281,9 +279,9 @@ __global__ static void line_codes(uint8_t *dst, const T *src, struct scaling how
     __syncthreads();
     const float by = shared;
 #pragma unroll 4
-    for (int64_t at = piece_first<T>(); at < kp; at += piece_stride<T>()) {
-        const uint4 bits = bits_within(x + at, k - at, whole);
-        store_codes<T>(dst + blockIdx.x * kp + at, encode_piece<T>(bits, by, how.e5m2));
+    for (int64_t at = piece_first<T>(); at < o.kp; at += piece_stride<T>()) {
+        const uint4 bits = bits_within(x + at, o.k - at, whole);
+        store_codes<T>(o.codes + blockIdx.x * o.kp + at, encode_piece<T>(bits, by, how.e5m2));
     }
 }
 
@@ -350,12 +348,12 @@ static int launch_largest(void *stream, unsigned *largest, const T *x, int64_t r
     return e || cols == 0 ? e : LAUNCH(all_largest<T>, area_blocks(a), THREADS, 0, stream, largest, x, a);
 }
 
+/* Codes of an operand that is dense along k, with one scale. */
 template <class T>
-static int launch_codes(void *stream, uint8_t *dst, const T *src, const struct scaling how, int64_t rows, int64_t k,
-                        int64_t line, int64_t kp)
+static int launch_codes(void *stream, const struct float8_operand &o, const T *src, const struct scaling how)
 {
-    const struct area a = area_of(src, rows, k, line, kp, address(dst));
-    return LAUNCH(codes<T>, area_blocks(a), THREADS, 0, stream, dst, src, how, a);
+    const struct area a = area_of(src, o.lines, o.k, o.line, o.kp, address(o.codes));
+    return LAUNCH(codes<T>, area_blocks(a), THREADS, 0, stream, o.codes, src, how, a);
 }
 
 /* Whether the operand's rows in memory consist of whole pieces. */
@@ -385,8 +383,7 @@ template <class T> static int make_codes(void *stream, const struct float8_opera
     const struct scaling how = scaling_of(o, NULL);
     int e = 0;
     if (dense && o.by_line)
-        return LAUNCH(line_codes<T>, (unsigned)o.lines, THREADS, 0, stream, o.codes, src, how, o.line, o.k, o.kp,
-                      whole);
+        return LAUNCH(line_codes<T>, (unsigned)o.lines, THREADS, 0, stream, o, how, whole);
     if (!o.by_line)
         e = dense ? launch_largest(stream, o.largest, src, o.lines, o.k, o.line)
                   : launch_largest(stream, o.largest, src, o.k, o.lines, o.along);
@@ -399,8 +396,7 @@ template <class T> static int make_codes(void *stream, const struct float8_opera
                    THREADS, 0, stream, o.largest, src, o.along, o.lines, o.k, whole);
     if (e)
         return e;
-    return dense ? launch_codes(stream, o.codes, src, how, o.lines, o.k, o.line, o.kp)
-                 : launch_across(stream, o, src, how);
+    return dense ? launch_codes(stream, o, src, how) : launch_across(stream, o, src, how);
 }
 
 int cuda_float8(void *stream, const struct float8_operand *operand)
@@ -415,8 +411,7 @@ int cuda_float8_take(void *stream, const struct float8_operand *o, const float *
     const struct scaling how = scaling_of(*o, scale);
     if (address(src) == address(o->codes))
         return LAUNCH(fill_inverse, grid_blocks((size_t)o->lines), THREADS, 0, stream, o->inverse, o->lines, scale);
-    return o->along == 1 ? launch_codes(stream, o->codes, src, how, o->lines, o->k, o->line, o->kp)
-                         : launch_across(stream, *o, src, how);
+    return o->along == 1 ? launch_codes(stream, *o, src, how) : launch_across(stream, *o, src, how);
 }
 
 int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, size_t n)
@@ -433,28 +428,26 @@ int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_
 
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale)
 {
-    const int64_t k = (int64_t)n;
+    struct float8_operand o = {};
     struct scaling how = {};
+    o.codes = codes, o.lines = 1;
+    o.k = o.kp = o.line = (int64_t)n;
     how.given = scale;
-    return bf16 ? launch_codes(stream, codes, (const struct bf16 *)x, how, 1, k, k, k)
-                : launch_codes(stream, codes, (const float *)x, how, 1, k, k, k);
+    return bf16 ? launch_codes(stream, o, (const struct bf16 *)x, how) : launch_codes(stream, o, (const float *)x, how);
 }
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-__global__ static void unscale(void *c, bool is_bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
-                               const float *b, int64_t rows, int64_t n, bool accumulate)
+__global__ static void unscale(struct float8_sums s)
 {
-    for (int64_t at = (int64_t)grid_first(); at < rows * n; at += (int64_t)grid_stride()) {
-        const int64_t i = at / n, j = at % n;
-        const float sum = sums[i * ld + j], x = a ? sum * a[i] * b[j] : sum;
-        any_store(c, i * ldc + j, is_bf16, accumulate ? any_load(c, i * ldc + j, is_bf16) + x : x);
+    for (int64_t at = (int64_t)grid_first(); at < s.rows * s.n; at += (int64_t)grid_stride()) {
+        const int64_t i = at / s.n, j = at % s.n, to = i * s.ldc + j;
+        const float sum = s.sums[i * s.ld + j], x = s.a ? sum * s.a[i] * s.b[j] : sum;
+        any_store(s.c, to, s.bf16, s.accumulate ? any_load(s.c, to, s.bf16) + x : x);
     }
 }
 
-int cuda_float8_unscale(void *stream, void *c, bool bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
-                        const float *b, int64_t rows, int64_t n, bool accumulate)
+int cuda_float8_unscale(void *stream, const struct float8_sums *sums)
 {
-    return LAUNCH(unscale, grid_blocks((size_t)(rows * n)), THREADS, 0, stream, c, bf16, ldc, sums, ld, a, b, rows, n,
-                  accumulate);
+    return LAUNCH(unscale, grid_blocks((size_t)(sums->rows * sums->n)), THREADS, 0, stream, *sums);
 }

@@ -77,10 +77,17 @@ int cuda_float8(void *stream, const struct float8_operand *operand);
 /* The same for an operand whose src is codes already, made with *scale. If src and `codes` are the same memory, the
  * codes stay unchanged. */
 int cuda_float8_take(void *stream, const struct float8_operand *operand, const float *scale);
-/* Writes the fp32 sums (rows, ld) to c (rows, n). With `accumulate` it adds them to c. First it multiplies each sum by
- * a[row] and b[column]. If a and b are NULL, the sums are not multiplied. */
-int cuda_float8_unscale(void *stream, void *c, bool bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
-                        const float *b, int64_t rows, int64_t n, bool accumulate);
+/* Rows of a product's sums, and where they go. */
+struct float8_sums {
+    void *c; /* (rows, n) bf16 or fp32, rows ldc apart */
+    bool bf16, accumulate;
+    int64_t ldc, ld, rows, n;
+    const float *sums;  /* (rows, ld) */
+    const float *a, *b; /* inverse scales of rows and of columns; both may be NULL */
+};
+/* Writes the sums to c. With `accumulate` it adds them to c. First it multiplies each sum by a[row] and b[column]. If a
+ * and b are NULL, the sums are not multiplied. */
+int cuda_float8_unscale(void *stream, const struct float8_sums *sums);
 int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, size_t n);
 int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n);
 /* mxfp8.cu: codes of e4m3 and the scales of their blocks. mx_scales.h defines where cuBLASLt reads the scales. */
@@ -218,8 +225,7 @@ struct adamw_pieces {
 };
 /* Changes nothing when *failed (device memory, read once per block) is not 0. */
 int cuda_adamw(void *stream, struct adamw_pieces *pieces, struct adamw_factors factors, const int *failed);
-int cuda_sgd(void *stream, void *master, const float *grad, uint16_t *shadow, size_t n, struct adamw_factors factors,
-             const int *failed);
+int cuda_sgd(void *stream, const struct adamw_piece *p, struct adamw_factors factors, const int *failed);
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,9 @@ static cublasStatus_t layout_create(cublasLtMatrixLayout_t *ret, cudaDataType_t 
 static cublasStatus_t describe(struct product_plan *p, const void *with)
 {
     const struct plan_key *const key = with;
-    const struct matmul_map map = matmul_map(key->ta, key->lda, key->tb, key->ldb, key->ldc, key->m, key->n, key->k);
+    const struct matmul_map map =
+        matmul_map(ARGS(matmul, .ta = key->ta, .lda = key->lda, .tb = key->tb, .ldb = key->ldb, .ldc = key->ldc,
+                        .m = key->m, .n = key->n, .k = key->k));
     const cublasOperation_t first = map.transpose_first ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = map.transpose_second ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cudaDataType_t ab = cuda_type((enum dtype)key->ab_dt);

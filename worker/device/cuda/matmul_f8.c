@@ -81,29 +81,35 @@ static const void *scales_of(const struct float8_operand *o, enum scaling scalin
     return o->inverse + (scaling == SCALE_LINES ? first : 0);
 }
 
-/* Multiplies `rows` rows of a from `first` on by all of b. If the status is NOT_SUPPORTED, the caller tries another
- * scaling. */
-static cublasStatus_t multiply(struct stream *s, const struct product *x, enum scaling scaling, int64_t first,
-                               int64_t rows, void *c, int64_t ldc, int64_t n, enum dtype c_dt, bool accumulate)
+/* Rows of a from `first` on, and where their products with all of b go. */
+struct part {
+    int64_t first, rows, ldc, n;
+    void *c;
+    enum dtype c_dt;
+    bool accumulate;
+};
+
+/* Multiplies a part. If the status is NOT_SUPPORTED, the caller tries another scaling. */
+static cublasStatus_t multiply(struct stream *s, const struct product *x, enum scaling scaling, const struct part *of)
 {
     struct product_plans *const plans = s->dev->float8_plans;
     const bool scaled = scaling != SCALE_BY_KERNEL;
     const struct product_call call = {
         .first = x->b.codes,
-        .second = x->a.codes + first * x->a.kp,
-        .out = c,
-        .keep = accumulate ? 1.0f : 0.0f,
+        .second = x->a.codes + of->first * x->a.kp,
+        .out = of->c,
+        .keep = of->accumulate ? 1.0f : 0.0f,
         .scale_first = scaled ? scales_of(&x->b, scaling, 0) : NULL,
-        .scale_second = scaled ? scales_of(&x->a, scaling, first) : NULL,
+        .scale_second = scaled ? scales_of(&x->a, scaling, of->first) : NULL,
     };
     struct plan_key key;
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
 
-    titan_assert(scaling < SCALINGS && rows > 0 && n >= x->n);
+    titan_assert(scaling < SCALINGS && of->rows > 0 && of->n >= x->n);
     memset(&key, 0, sizeof key);
-    key.m = rows, key.n = n, key.k = x->a.kp, key.ldc = ldc;
-    key.a_e5m2 = x->a.e5m2, key.b_e5m2 = x->b.e5m2, key.c_dt = c_dt, key.accumulate = accumulate, key.scaling = scaling;
-    key.fast = x->fast;
+    key.m = of->rows, key.n = of->n, key.k = x->a.kp, key.ldc = of->ldc;
+    key.a_e5m2 = x->a.e5m2, key.b_e5m2 = x->b.e5m2, key.c_dt = of->c_dt, key.accumulate = of->accumulate;
+    key.scaling = scaling, key.fast = x->fast;
     (void)pthread_mutex_lock(&plans->lock);
     struct product_plan *const p = product_plan_of(plans, s->dev->lt, &key, sizeof key, describe);
     if (!p || p->status != CUBLAS_STATUS_SUCCESS)
@@ -139,14 +145,22 @@ static cublasStatus_t multiply_in_parts(struct stream *s, const struct product *
 
     for (int64_t i = 0; i < x->m; i += most) {
         const int64_t rows = MIN(most, x->m - i);
-        const cublasStatus_t st = multiply(s, x, x->blocks ? SCALE_BLOCKS : SCALE_BY_KERNEL, i, up_to_step(rows),
-                                           x->sums, ld, ld, DTYPE_F32, false);
+        const struct part part = {
+            .first = i, .rows = up_to_step(rows), .c = x->sums, .ldc = ld, .n = ld, .c_dt = DTYPE_F32};
+        const cublasStatus_t st = multiply(s, x, x->blocks ? SCALE_BLOCKS : SCALE_BY_KERNEL, &part);
         if (st != CUBLAS_STATUS_SUCCESS)
             return st;
-        *ret_error =
-            cuda_float8_unscale(s->native, (char *)x->c + (size_t)(i * x->ldc) * dtype_bytes(x->c_dt),
-                                x->c_dt == DTYPE_BF16, x->ldc, x->sums, ld, x->blocks ? NULL : x->a.inverse + i,
-                                x->blocks ? NULL : x->b.inverse, rows, x->n, x->accumulate);
+        const struct float8_sums sums = {.c = (char *)x->c + (size_t)(i * x->ldc) * dtype_bytes(x->c_dt),
+                                         .bf16 = x->c_dt == DTYPE_BF16,
+                                         .ldc = x->ldc,
+                                         .sums = x->sums,
+                                         .ld = ld,
+                                         .a = x->blocks ? NULL : x->a.inverse + i,
+                                         .b = x->blocks ? NULL : x->b.inverse,
+                                         .rows = rows,
+                                         .n = x->n,
+                                         .accumulate = x->accumulate};
+        *ret_error = cuda_float8_unscale(s->native, &sums);
         if (*ret_error)
             return CUBLAS_STATUS_SUCCESS;
     }
@@ -249,8 +263,10 @@ titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
         e = how->b_scale ? cuda_float8_take(s->native, &x.b, how->b_scale) : make(s->native, &x.b);
     const enum scaling direct = x.blocks ? SCALE_BLOCKS : how->a_lines || how->b_lines ? SCALE_LINES : SCALE_ONE;
     cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
+    const struct part whole = {
+        .rows = x.m, .c = x.c, .ldc = x.ldc, .n = x.n, .c_dt = x.c_dt, .accumulate = x.accumulate};
     if (!e && fits(&x))
-        st = multiply(s, &x, direct, 0, a->m, a->c, a->ldc, a->n, a->c_dt, x.accumulate);
+        st = multiply(s, &x, direct, &whole);
     if (!e && st == CUBLAS_STATUS_NOT_SUPPORTED)
         st = multiply_in_parts(s, &x, &e);
     if (e)

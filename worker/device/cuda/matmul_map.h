@@ -8,8 +8,7 @@
 #ifndef TITAN_WORKER_DEVICE_CUDA_MATMUL_MAP_H
 #define TITAN_WORKER_DEVICE_CUDA_MATMUL_MAP_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "worker/device/operations.h"
 
 /* A column-major matrix as it lies in memory. */
 struct matmul_layout {
@@ -24,22 +23,21 @@ struct matmul_map {
     struct matmul_layout out;
 };
 
-/* Arguments as in device_ops.matmul. */
-static inline struct matmul_map matmul_map(bool ta, int64_t lda, bool tb, int64_t ldb, int64_t ldc, int64_t m,
-                                           int64_t n, int64_t k)
+/* Reads the sizes, strides and transposes of a product. */
+static inline struct matmul_map matmul_map(const struct matmul_args *a)
 {
     struct matmul_map map;
-    map.transpose_first = tb;
-    map.transpose_second = ta;
-    map.first.rows = (uint64_t)(tb ? k : n);
-    map.first.columns = (uint64_t)(tb ? n : k);
-    map.first.ld = ldb;
-    map.second.rows = (uint64_t)(ta ? m : k);
-    map.second.columns = (uint64_t)(ta ? k : m);
-    map.second.ld = lda;
-    map.out.rows = (uint64_t)n;
-    map.out.columns = (uint64_t)m;
-    map.out.ld = ldc;
+    map.transpose_first = a->tb;
+    map.transpose_second = a->ta;
+    map.first.rows = (uint64_t)(a->tb ? a->k : a->n);
+    map.first.columns = (uint64_t)(a->tb ? a->n : a->k);
+    map.first.ld = a->ldb;
+    map.second.rows = (uint64_t)(a->ta ? a->m : a->k);
+    map.second.columns = (uint64_t)(a->ta ? a->k : a->m);
+    map.second.ld = a->lda;
+    map.out.rows = (uint64_t)a->n;
+    map.out.columns = (uint64_t)a->m;
+    map.out.ld = a->ldc;
     return map;
 }
 

@@ -35,18 +35,17 @@ __device__ static inline uint4 codes_of(const float *x, float inverse)
 
 /* Dense lines; two threads make a block. Blocks behind kp only fill up a tile of scales: they get the scale of zeros,
  * and no codes. */
-template <class T>
-__global__ static void blocks(uint8_t *dst, uint8_t *scales, const T *src, int64_t line, int64_t lines, int64_t k,
-                              int64_t kp, bool whole)
+template <class T> __global__ static void blocks(struct float8_operand o, bool whole)
 {
-    const int64_t halves = mx_tiles_across(kp / BLOCK) * MX_TILE_BLOCKS * 2, n = lines * halves;
+    const T *const src = (const T *)o.src;
+    const int64_t halves = mx_tiles_across(o.kp / BLOCK) * MX_TILE_BLOCKS * 2, n = o.lines * halves;
     for (int64_t base = (int64_t)blockIdx.x * THREADS; base < n; base += (int64_t)gridDim.x * THREADS) {
         const int64_t at = base + threadIdx.x, i = at / halves, x = at % halves * CODES;
         float v[CODES] = {0};
         unsigned most = 0;
-        for (int part = 0; part < CODES && at < n && x < k; part += piece<T>::N) {
+        for (int part = 0; part < CODES && at < n && x < o.k; part += piece<T>::N) {
             const piece<T> p =
-                piece_of<T>(bits_within(src + i * line + x + part, k - x - part, whole && x + CODES <= k));
+                piece_of<T>(bits_within(src + i * o.line + x + part, o.k - x - part, whole && x + CODES <= o.k));
             for (int j = 0; j < piece<T>::N; j++) {
                 v[part + j] = p.v[j];
                 most = op_max_bits()(most, magnitude(p.v[j]));
@@ -56,18 +55,16 @@ __global__ static void blocks(uint8_t *dst, uint8_t *scales, const T *src, int64
         if (at >= n)
             continue;
         const unsigned scale = scale_of(most);
-        if (x < kp)
-            STORE_16(dst + i * kp + x, codes_of(v, inverse_of(scale)));
+        if (x < o.kp)
+            STORE_16(o.codes + i * o.kp + x, codes_of(v, inverse_of(scale)));
         if (x % BLOCK == 0)
-            scales[mx_scale_place(i, x / BLOCK, kp / BLOCK)] = (uint8_t)scale;
+            o.scales[mx_scale_place(i, x / BLOCK, o.kp / BLOCK)] = (uint8_t)scale;
     }
 }
 
 /* Lines that lie side by side. A tile of TILE by TILE goes through shared memory: pieces of lines in, codes along k
  * out. */
-template <class T>
-__global__ static void blocks_across(uint8_t *dst, uint8_t *scales, const T *src, int64_t along, int64_t lines,
-                                     int64_t k, int64_t kp, bool whole)
+template <class T> __global__ static void blocks_across(struct float8_operand o, bool whole)
 {
     enum { N = piece<T>::N, PIECES = TILE / N, HALVES = TILE / CODES };
     __shared__ __align__(16) T in[TILE][TILE + N];            /* [k][line] */
@@ -75,8 +72,8 @@ __global__ static void blocks_across(uint8_t *dst, uint8_t *scales, const T *src
     const int64_t line = (int64_t)blockIdx.x * TILE, from = (int64_t)blockIdx.y * TILE;
     for (int at = (int)threadIdx.x; at < TILE * PIECES; at += THREADS) {
         const int x = at / PIECES, i = at % PIECES * N;
-        const int64_t left = from + x < k ? lines - line - i : 0;
-        STORE_16(&in[x][i], bits_within(src + (from + x) * along + line + i, left, whole));
+        const int64_t left = from + x < o.k ? o.lines - line - i : 0;
+        STORE_16(&in[x][i], bits_within((const T *)o.src + (from + x) * o.along + line + i, left, whole));
     }
     __syncthreads();
     for (int at = (int)threadIdx.x; at < TILE * HALVES; at += THREADS) {
@@ -89,28 +86,27 @@ __global__ static void blocks_across(uint8_t *dst, uint8_t *scales, const T *src
             v[j] = num_load(&in[x + j][i]);
         const unsigned scale = scale_of(most);
         STORE_16(&out[i][x], codes_of(v, inverse_of(scale)));
-        if (x == block && line + i < lines)
-            scales[mx_scale_place(line + i, (from + x) / BLOCK, kp / BLOCK)] = (uint8_t)scale;
+        if (x == block && line + i < o.lines)
+            o.scales[mx_scale_place(line + i, (from + x) / BLOCK, o.kp / BLOCK)] = (uint8_t)scale;
     }
     __syncthreads();
     for (int at = (int)threadIdx.x; at < TILE * HALVES; at += THREADS) {
         const int i = at / HALVES, x = at % HALVES * CODES;
-        if (line + i < lines && from + x < kp)
-            STORE_16(dst + (line + i) * kp + from + x, LOAD_16(&out[i][x]));
+        if (line + i < o.lines && from + x < o.kp)
+            STORE_16(o.codes + (line + i) * o.kp + from + x, LOAD_16(&out[i][x]));
     }
 }
 
-template <class T> static int make_blocks(void *stream, const struct float8_operand o, const T *src)
+template <class T> static int make_blocks(void *stream, const struct float8_operand o)
 {
     const bool dense = o.along == 1;
-    const bool whole = in_pieces((size_t)(dense ? o.line : o.along) * sizeof(T), address(src)) &&
+    const bool whole = in_pieces((size_t)(dense ? o.line : o.along) * sizeof(T), address(o.src)) &&
                        (dense ? o.k : o.lines) % piece<T>::N == 0;
     const int64_t padded = mx_tiles_across(o.kp / BLOCK) * MX_TILE_BLOCKS * BLOCK;
     if (dense)
-        return LAUNCH(blocks<T>, grid_blocks((size_t)(o.lines * padded / CODES)), THREADS, 0, stream, o.codes, o.scales,
-                      src, o.line, o.lines, o.k, o.kp, whole);
+        return LAUNCH(blocks<T>, grid_blocks((size_t)(o.lines * padded / CODES)), THREADS, 0, stream, o, whole);
     return LAUNCH(blocks_across<T>, dim3((unsigned)((o.lines + TILE - 1) / TILE), (unsigned)(padded / TILE)), THREADS,
-                  0, stream, o.codes, o.scales, src, o.along, o.lines, o.k, o.kp, whole);
+                  0, stream, o, whole);
 }
 
 int cuda_mxfp8(void *stream, const struct float8_operand *operand)
@@ -122,6 +118,5 @@ int cuda_mxfp8(void *stream, const struct float8_operand *operand)
                                  (cudaStream_t)stream);
     if (e)
         return e;
-    return operand->bf16 ? make_blocks(stream, *operand, (const bf16 *)operand->src)
-                         : make_blocks(stream, *operand, (const float *)operand->src);
+    return operand->bf16 ? make_blocks<bf16>(stream, *operand) : make_blocks<float>(stream, *operand);
 }

@@ -413,7 +413,8 @@ titan_status cuda_ops_sgd(struct stream *s, void *master, const float *grad, uin
 {
     if (!adamw_types_valid(args, shadow))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "SGD", cuda_sgd(s->native, master, grad, shadow, n, factors_of(args), s->seen));
+    const struct adamw_piece p = {.master = master, .grad = grad, .shadow = shadow, .n = n};
+    return ENQUEUE(s, "SGD", cuda_sgd(s->native, &p, factors_of(args), s->seen));
 }
 
 const struct device_ops cuda_ops = {

@@ -121,25 +121,28 @@ __device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_
         four_words_apart(ret, e, a.step, p);
 }
 
-__device__ static void round_moments(float em[4], float ev[4], const float m[4], const float v[4], size_t,
+/* The moments of four elements. */
+template <class T> struct moments {
+    T m[4], v[4];
+};
+__device__ static void round_moments(moments<float> &to, const moments<float> &from, size_t,
                                      const struct adamw_factors &, const struct adamw_piece &)
 {
-    four_round(em, m);
-    four_round(ev, v);
+    to = from;
 }
-__device__ static void round_moments(bf16 em[4], bf16 ev[4], const float m[4], const float v[4], size_t i,
+__device__ static void round_moments(moments<bf16> &to, const moments<float> &from, size_t i,
                                      const struct adamw_factors &a, const struct adamw_piece &p)
 {
     uint32_t random[4];
     if (!a.random_moments) {
-        four_round(em, m);
-        four_round(ev, v);
+        four_round(to.m, from.m);
+        four_round(to.v, from.v);
         return;
     }
     four_words(random, i, a, p);
     for (int k = 0; k < 4; k++) {
-        store_at_random(em + k, m[k], random[k]);
-        store_at_random(ev + k, v[k], random[k] >> 16);
+        store_at_random(to.m + k, from.m[k], random[k]);
+        store_at_random(to.v + k, from.v[k], random[k] >> 16);
     }
 }
 
@@ -155,20 +158,21 @@ __device__ static inline void update_four(const struct adamw_piece &p, const str
     const four<W> w = four_load<WHOLE>(master, left);
     const four<float> sum = four_load<WHOLE>(p.grad + i, left);
     const four<M> mi = four_load<WHOLE>(m, left), vi = four_load<WHOLE>(v, left);
-    float mean[4], square[4], next[4];
+    moments<float> exact;
+    float next[4];
     for (int j = 0; j < 4; j++) {
         const float x = w.value(j), g = fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
-        mean[j] = fmaf(a.beta1, mi.value(j), (1.0f - a.beta1) * g);
-        square[j] = fmaf(a.beta2, vi.value(j), (1.0f - a.beta2) * (g * g));
-        const float step = quotient(mean[j] * a.unbias1, root(square[j] * a.unbias2) + a.eps);
+        exact.m[j] = fmaf(a.beta1, mi.value(j), (1.0f - a.beta1) * g);
+        exact.v[j] = fmaf(a.beta2, vi.value(j), (1.0f - a.beta2) * (g * g));
+        const float step = quotient(exact.m[j] * a.unbias1, root(exact.v[j] * a.unbias2) + a.eps);
         next[j] = x - a.lr * (step + a.weight_decay * x);
     }
-    M em[4], ev[4];
+    moments<M> rounded;
     W ew[4];
-    round_moments(em, ev, mean, square, i, a, p);
+    round_moments(rounded, exact, i, a, p);
     four_round(ew, next);
-    four_store<WHOLE>(m, em, left);
-    four_store<WHOLE>(v, ev, left);
+    four_store<WHOLE>(m, rounded.m, left);
+    four_store<WHOLE>(v, rounded.v, left);
     four_store<WHOLE>(master, ew, left);
     if (p.shadow) {
         bf16 es[4];
@@ -240,14 +244,14 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_sgd(void *stream, void *master, const float *grad, uint16_t *shadow, size_t n, struct adamw_factors factors,
-             const int *failed)
+int cuda_sgd(void *stream, const struct adamw_piece *p, struct adamw_factors factors, const int *failed)
 {
-    if (n == 0)
+    bf16 *const shadow = (bf16 *)p->shadow;
+    if (p->n == 0)
         return 0;
     if (factors.bf16_master)
-        return LAUNCH(sgd<bf16>, grid_blocks(n), THREADS, 0, stream, (bf16 *)master, grad, (bf16 *)shadow, n, factors,
-                      failed);
-    return LAUNCH(sgd<float>, grid_blocks(n), THREADS, 0, stream, (float *)master, grad, (bf16 *)shadow, n, factors,
+        return LAUNCH(sgd<bf16>, grid_blocks(p->n), THREADS, 0, stream, (bf16 *)p->master, p->grad, shadow, p->n,
+                      factors, failed);
+    return LAUNCH(sgd<float>, grid_blocks(p->n), THREADS, 0, stream, (float *)p->master, p->grad, shadow, p->n, factors,
                   failed);
 }

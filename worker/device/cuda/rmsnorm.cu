@@ -13,56 +13,51 @@ template <class T> __device__ static inline float squares_of(const piece<T> &p)
     return sum;
 }
 
-template <class T>
-__device__ static inline void norm_piece(T *out, piece<T> p, const T *gain, float one, float r, int64_t left,
-                                         bool whole)
-{
-    const piece<T> g = piece_load(gain, left, whole);
-    for (int k = 0; k < piece<T>::N; k++)
-        p.v[k] = p.v[k] * r * (one + g.v[k]);
-    piece_store(out, p, left, whole);
-}
-
-/* Computes rstd and the normed row from the thread's sum of squares. held: the thread's first pieces of x. */
-template <class T>
-__device__ static void norm_row(T *out, float *rstd, const uint4 *held, const T *x, const T *gain, int64_t c, float eps,
-                                float one, bool whole, float sum, float *scratch)
+/* Computes rstd and the block's normed row from the thread's sum of squares. held: the thread's first pieces of x, the
+ * row. */
+template <class T, bool WHOLE>
+__device__ static void norm_row(const struct norm_args &a, const uint4 *held, const T *x, float sum, float *scratch)
 {
     sum = block_reduce(sum, op_sum(), scratch);
-    const float r = 1.0f / sqrtf(sum / (float)c + eps);
+    const float r = 1.0f / sqrtf(sum / (float)a.c + a.eps), one = a.offset ? 1.0f : 0.0f;
+    const auto norm = [&](int64_t i, piece<T> p) {
+        const piece<T> g = piece_load((const T *)a.gain + i, a.c - i, WHOLE);
+        for (int k = 0; k < piece<T>::N; k++)
+            p.v[k] = p.v[k] * r * (one + g.v[k]);
+        piece_store((T *)a.out + blockIdx.x * a.c + i, p, a.c - i, WHOLE);
+    };
     if (threadIdx.x == 0)
-        *rstd = r;
+        a.rstd[blockIdx.x] = r;
 #pragma unroll
     for (int u = 0; u < HELD; u++) {
         const int64_t i = piece_first<T>() + u * piece_stride<T>();
-        if (i < c)
-            norm_piece(out + i, piece_of<T>(held[u]), gain + i, one, r, c - i, whole);
+        if (i < a.c)
+            norm(i, piece_of<T>(held[u]));
     }
 #pragma unroll 1
-    for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>())
-        norm_piece(out + i, piece_load(x + i, c - i, whole), gain + i, one, r, c - i, whole);
+    for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < a.c; i += piece_stride<T>())
+        norm(i, piece_load(x + i, a.c - i, WHOLE));
 }
 
 template <class T, bool WHOLE>
-__global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
-    rmsnorm(T *out, float *rstd, const T *x, const T *gain, int64_t c, float eps, float one)
+__global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2) rmsnorm(struct norm_args a)
 {
     __shared__ float scratch[32];
-    const int64_t row = blockIdx.x;
+    const T *const x = (const T *)a.x + blockIdx.x * a.c;
     uint4 held[HELD];
     float sum = 0;
 #pragma unroll
     for (int u = 0; u < HELD; u++) {
         const int64_t i = piece_first<T>() + u * piece_stride<T>();
-        held[u] = bits_within(x + row * c + i, c - i, WHOLE);
+        held[u] = bits_within(x + i, a.c - i, WHOLE);
     }
 #pragma unroll
     for (int u = 0; u < HELD; u++)
         sum += squares_of(piece_of<T>(held[u]));
 #pragma unroll 1
-    for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>())
-        sum += squares_of(piece_load(x + row * c + i, c - i, WHOLE));
-    norm_row(out + row * c, rstd + row, held, x + row * c, gain, c, eps, one, WHOLE, sum, scratch);
+    for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < a.c; i += piece_stride<T>())
+        sum += squares_of(piece_load(x + i, a.c - i, WHOLE));
+    norm_row<T, WHOLE>(a, held, x, sum, scratch);
 }
 
 int cuda_rmsnorm(void *stream, const struct norm_args *a)
@@ -71,9 +66,7 @@ int cuda_rmsnorm(void *stream, const struct norm_args *a)
     const bool whole = in_pieces(row_bytes(a->c, is_bf16), address(a->out) | address(a->x) | address(a->gain));
     if (a->n == 0 || a->c == 0)
         return 0;
-    return TYPED(a->dt,
-                 LAUNCH((whole ? rmsnorm<T, true> : rmsnorm<T, false>), (unsigned)a->n, THREADS, 0, stream, (T *)a->out,
-                        a->rstd, (const T *)a->x, (const T *)a->gain, a->c, a->eps, a->offset ? 1.0f : 0.0f));
+    return TYPED(a->dt, LAUNCH((whole ? rmsnorm<T, true> : rmsnorm<T, false>), (unsigned)a->n, THREADS, 0, stream, *a));
 }
 
 /* Stores the sum of p and q; p becomes the stored values. */
@@ -87,18 +80,19 @@ __device__ static inline void add_piece(T *h, piece<T> &p, const piece<T> &q, in
 
 /* A thread adds the same elements that it squares and norms. So it reads back only what it has written itself. */
 template <class T, bool WHOLE>
-__global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
-    add_rmsnorm(T *h, T *out, float *rstd, const T *a, const T *b, const T *gain, int64_t c, float eps, float one)
+__global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2) add_rmsnorm(struct norm_args of)
 {
     __shared__ float scratch[32];
-    const int64_t row = blockIdx.x, at = row * c;
+    const int64_t c = of.c, at = blockIdx.x * c;
+    const T *const a = (const T *)of.a + at, *const b = (const T *)of.b + at;
+    T *const h = (T *)of.h + at;
     uint4 held[HELD], other[HELD];
     float sum = 0;
 #pragma unroll
     for (int u = 0; u < HELD; u++) {
         const int64_t i = piece_first<T>() + u * piece_stride<T>();
-        held[u] = bits_within(a + at + i, c - i, WHOLE);
-        other[u] = bits_within(b + at + i, c - i, WHOLE);
+        held[u] = bits_within(a + i, c - i, WHOLE);
+        other[u] = bits_within(b + i, c - i, WHOLE);
     }
 #pragma unroll
     for (int u = 0; u < HELD; u++) {
@@ -106,17 +100,17 @@ __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
         if (i >= c)
             break;
         piece<T> p = piece_of<T>(held[u]);
-        add_piece(h + at + i, p, piece_of<T>(other[u]), c - i, WHOLE);
+        add_piece(h + i, p, piece_of<T>(other[u]), c - i, WHOLE);
         held[u] = bits_of(p);
         sum += squares_of(p);
     }
 #pragma unroll 1
     for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>()) {
-        piece<T> p = piece_load(a + at + i, c - i, WHOLE);
-        add_piece(h + at + i, p, piece_load(b + at + i, c - i, WHOLE), c - i, WHOLE);
+        piece<T> p = piece_load(a + i, c - i, WHOLE);
+        add_piece(h + i, p, piece_load(b + i, c - i, WHOLE), c - i, WHOLE);
         sum += squares_of(p);
     }
-    norm_row(out + at, rstd + row, held, h + at, gain, c, eps, one, WHOLE, sum, scratch);
+    norm_row<T, WHOLE>(of, held, h, sum, scratch);
 }
 
 int cuda_add_rmsnorm(void *stream, const struct norm_args *a)
@@ -126,40 +120,38 @@ int cuda_add_rmsnorm(void *stream, const struct norm_args *a)
                                  address(a->h) | address(a->out) | address(a->a) | address(a->b) | address(a->gain));
     if (a->n == 0 || a->c == 0)
         return 0;
-    return TYPED(a->dt, LAUNCH((whole ? add_rmsnorm<T, true> : add_rmsnorm<T, false>), (unsigned)a->n, THREADS, 0,
-                               stream, (T *)a->h, (T *)a->out, a->rstd, (const T *)a->a, (const T *)a->b,
-                               (const T *)a->gain, a->c, a->eps, a->offset ? 1.0f : 0.0f));
+    return TYPED(
+        a->dt, LAUNCH((whole ? add_rmsnorm<T, true> : add_rmsnorm<T, false>), (unsigned)a->n, THREADS, 0, stream, *a));
 }
 
 /* With y = x r g and r = (mean(x^2) + eps)^-1/2:  dx = r (dout g) - x r^3 / C * sum(dout g x). */
-template <class T>
-__global__ static void __launch_bounds__(THREADS)
-    rmsnorm_dgrad(T *dx, const T *residual, const T *dout, const T *x, const T *gain, const float *rstd, int64_t c,
-                  float one, bool whole)
+template <class T> __global__ static void __launch_bounds__(THREADS) rmsnorm_dgrad(struct norm_args a, bool whole)
 {
     __shared__ float scratch[32];
-    const int64_t at = (int64_t)blockIdx.x * c;
+    const int64_t c = a.c, at = blockIdx.x * c;
+    const T *const dout = (const T *)a.dout + at, *const x = (const T *)a.x + at, *const gain = (const T *)a.gain;
+    const float one = a.offset ? 1.0f : 0.0f;
     float dot = 0;
     for (int64_t i = piece_first<T>(); i < c; i += piece_stride<T>()) {
-        const piece<T> d = piece_load(dout + at + i, c - i, whole), g = piece_load(gain + i, c - i, whole);
-        const piece<T> p = piece_load(x + at + i, c - i, whole);
+        const piece<T> d = piece_load(dout + i, c - i, whole), g = piece_load(gain + i, c - i, whole);
+        const piece<T> p = piece_load(x + i, c - i, whole);
         for (int k = 0; k < piece<T>::N; k++)
             dot += d.v[k] * (one + g.v[k]) * p.v[k];
     }
     dot = block_reduce(dot, op_sum(), scratch);
-    const float r = rstd[blockIdx.x];
+    const float r = a.rstd[blockIdx.x];
     const float factor = dot * r * r * r / (float)c;
     for (int64_t i = piece_first<T>(); i < c; i += piece_stride<T>()) {
-        const piece<T> d = piece_load(dout + at + i, c - i, whole), g = piece_load(gain + i, c - i, whole);
-        piece<T> p = piece_load(x + at + i, c - i, whole);
+        const piece<T> d = piece_load(dout + i, c - i, whole), g = piece_load(gain + i, c - i, whole);
+        piece<T> p = piece_load(x + i, c - i, whole);
         for (int k = 0; k < piece<T>::N; k++)
             p.v[k] = r * d.v[k] * (one + g.v[k]) - factor * p.v[k];
-        if (residual) {
-            const piece<T> from = piece_load(residual + at + i, c - i, whole);
+        if (a.residual) {
+            const piece<T> from = piece_load((const T *)a.residual + at + i, c - i, whole);
             for (int k = 0; k < piece<T>::N; k++)
                 p.v[k] = from.v[k] + p.v[k];
         }
-        piece_store(dx + at + i, p, c - i, whole);
+        piece_store((T *)a.dx + at + i, p, c - i, whole);
     }
 }
 
@@ -170,9 +162,7 @@ int cuda_rmsnorm_dgrad(void *stream, const struct norm_args *a)
                                                                address(a->x) | address(a->gain));
     if (a->n == 0 || a->c == 0)
         return 0;
-    return TYPED(a->dt, LAUNCH(rmsnorm_dgrad<T>, (unsigned)a->n, THREADS, 0, stream, (T *)a->dx, (const T *)a->residual,
-                               (const T *)a->dout, (const T *)a->x, (const T *)a->gain, a->rstd, a->c,
-                               a->offset ? 1.0f : 0.0f, whole));
+    return TYPED(a->dt, LAUNCH(rmsnorm_dgrad<T>, (unsigned)a->n, THREADS, 0, stream, *a, whole));
 }
 
 /* A block sums DGAIN_ACROSS neighbouring pieces over all rows. A thread sums one piece over rows g, g + DGAIN_ROWS, ...

@@ -26,18 +26,18 @@ template <int GATE> __device__ static inline float bend(float x, float *ret_slop
 
 /* A thread computes pieces of rows; each row has `pieces` pieces. */
 template <class T, int GATE>
-__global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces, int64_t f,
-                              bool whole, const int32_t *counts, int64_t parts)
+__global__ static void swiglu(struct swiglu_args a, size_t count, size_t pieces, bool whole)
 {
-    count = pieces_there(count, pieces, counts, parts);
+    const T *const gate = (const T *)a.gate, *const up = (const T *)a.up;
+    count = pieces_there(count, pieces, a.counts, a.parts);
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
-        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
-        const piece<T> g = piece_load(gate + row * ld + column, left, whole);
-        piece<T> p = piece_load(up + row * ld + column, left, whole);
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = a.f - column;
+        const piece<T> g = piece_load(gate + row * a.ldgu + column, left, whole);
+        piece<T> p = piece_load(up + row * a.ldgu + column, left, whole);
         float slope;
         for (int k = 0; k < piece<T>::N; k++)
             p.v[k] = g.v[k] * sigmoid(bend<GATE>(g.v[k], &slope)) * p.v[k];
-        piece_store(out + row * f + column, p, left, whole);
+        piece_store((T *)a.out + row * a.f + column, p, left, whole);
     }
 }
 
@@ -52,21 +52,19 @@ __device__ static inline float within(float x, float limit)
 }
 
 /* A thread computes pieces of rows; each row has `pieces` pieces. */
-template <class T>
-__global__ static void clamped_swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces,
-                                      int64_t f, bool whole, const int32_t *counts, int64_t parts, float limit,
-                                      float alpha)
+template <class T> __global__ static void clamped_swiglu(struct swiglu_args a, size_t count, size_t pieces, bool whole)
 {
-    count = pieces_there(count, pieces, counts, parts);
+    const T *const gate = (const T *)a.gate, *const up = (const T *)a.up;
+    count = pieces_there(count, pieces, a.counts, a.parts);
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
-        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
-        const piece<T> g = piece_load(gate + row * ld + column, left, whole);
-        piece<T> p = piece_load(up + row * ld + column, left, whole);
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = a.f - column;
+        const piece<T> g = piece_load(gate + row * a.ldgu + column, left, whole);
+        piece<T> p = piece_load(up + row * a.ldgu + column, left, whole);
         for (int k = 0; k < piece<T>::N; k++) {
-            const float x = below(g.v[k], limit);
-            p.v[k] = x * sigmoid(alpha * x) * (within(p.v[k], limit) + 1.0f);
+            const float x = below(g.v[k], a.limit);
+            p.v[k] = x * sigmoid(a.alpha * x) * (within(p.v[k], a.limit) + 1.0f);
         }
-        piece_store(out + row * f + column, p, left, whole);
+        piece_store((T *)a.out + row * a.f + column, p, left, whole);
     }
 }
 
@@ -79,26 +77,23 @@ int cuda_swiglu(void *stream, const struct swiglu_args *a)
     if (count == 0)
         return 0;
     if (a->limit > 0)
-        return TYPED(a->dt, LAUNCH(clamped_swiglu<T>, grid_blocks(count), THREADS, 0, stream, (T *)a->out,
-                                   (const T *)a->gate, (const T *)a->up, a->ldgu, count, pieces, a->f, whole, a->counts,
-                                   a->parts, a->limit, a->alpha));
+        return TYPED(a->dt,
+                     LAUNCH(clamped_swiglu<T>, grid_blocks(count), THREADS, 0, stream, *a, count, pieces, whole));
     return TYPED(a->dt, LAUNCH((a->gelu ? swiglu<T, GELU> : swiglu<T, SILU>), grid_blocks(count), THREADS, 0, stream,
-                               (T *)a->out, (const T *)a->gate, (const T *)a->up, a->ldgu, count, pieces, a->f, whole,
-                               a->counts, a->parts));
+                               *a, count, pieces, whole));
 }
 
 /* silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g). */
 template <class T, int GATE>
-__global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *dout, const T *gate, const T *up,
-                                    int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole,
-                                    const int32_t *counts, int64_t parts)
+__global__ static void swiglu_dgrad(struct swiglu_args a, size_t count, size_t pieces, bool whole)
 {
-    count = pieces_there(count, pieces, counts, parts);
+    const T *const gate = (const T *)a.gate, *const up = (const T *)a.up;
+    count = pieces_there(count, pieces, a.counts, a.parts);
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
-        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
-        const int64_t at = row * ldgu + column, to = row * lddgu + column;
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = a.f - column;
+        const int64_t at = row * a.ldgu + column, to = row * a.lddgu + column;
         const piece<T> g = piece_load(gate + at, left, whole), u = piece_load(up + at, left, whole);
-        const piece<T> d = piece_load(dout + row * f + column, left, whole);
+        const piece<T> d = piece_load((const T *)a.dout + row * a.f + column, left, whole);
         piece<T> dg, du;
         for (int k = 0; k < piece<T>::N; k++) {
             float slope;
@@ -106,31 +101,30 @@ __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *do
             dg.v[k] = d.v[k] * u.v[k] * s * (1.0f + g.v[k] * (1.0f - s) * slope);
             du.v[k] = d.v[k] * g.v[k] * s;
         }
-        piece_store(dgate + to, dg, left, whole);
-        piece_store(dup + to, du, left, whole);
+        piece_store((T *)a.dgate + to, dg, left, whole);
+        piece_store((T *)a.dup + to, du, left, whole);
     }
 }
 
 /* The gradient is 0 where a bound cuts off. */
 template <class T>
-__global__ static void clamped_swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *dout, const T *gate, const T *up,
-                                            int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole,
-                                            const int32_t *counts, int64_t parts, float limit, float alpha)
+__global__ static void clamped_swiglu_dgrad(struct swiglu_args a, size_t count, size_t pieces, bool whole)
 {
-    count = pieces_there(count, pieces, counts, parts);
+    const T *const gate = (const T *)a.gate, *const up = (const T *)a.up;
+    count = pieces_there(count, pieces, a.counts, a.parts);
     for (size_t e = grid_first(); e < count; e += grid_stride()) {
-        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
-        const int64_t at = row * ldgu + column, to = row * lddgu + column;
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = a.f - column;
+        const int64_t at = row * a.ldgu + column, to = row * a.lddgu + column;
         const piece<T> g = piece_load(gate + at, left, whole), u = piece_load(up + at, left, whole);
-        const piece<T> d = piece_load(dout + row * f + column, left, whole);
+        const piece<T> d = piece_load((const T *)a.dout + row * a.f + column, left, whole);
         piece<T> dg, du;
         for (int k = 0; k < piece<T>::N; k++) {
-            const float x = below(g.v[k], limit), y = within(u.v[k], limit), s = sigmoid(alpha * x);
-            dg.v[k] = g.v[k] > limit ? 0.0f : d.v[k] * (y + 1.0f) * s * (1.0f + alpha * x * (1.0f - s));
-            du.v[k] = u.v[k] > limit || u.v[k] < -limit ? 0.0f : d.v[k] * x * s;
+            const float x = below(g.v[k], a.limit), y = within(u.v[k], a.limit), s = sigmoid(a.alpha * x);
+            dg.v[k] = g.v[k] > a.limit ? 0.0f : d.v[k] * (y + 1.0f) * s * (1.0f + a.alpha * x * (1.0f - s));
+            du.v[k] = u.v[k] > a.limit || u.v[k] < -a.limit ? 0.0f : d.v[k] * x * s;
         }
-        piece_store(dgate + to, dg, left, whole);
-        piece_store(dup + to, du, left, whole);
+        piece_store((T *)a.dgate + to, dg, left, whole);
+        piece_store((T *)a.dup + to, du, left, whole);
     }
 }
 
@@ -144,10 +138,8 @@ int cuda_swiglu_dgrad(void *stream, const struct swiglu_args *a)
     if (count == 0)
         return 0;
     if (a->limit > 0)
-        return TYPED(a->dt, LAUNCH(clamped_swiglu_dgrad<T>, grid_blocks(count), THREADS, 0, stream, (T *)a->dgate,
-                                   (T *)a->dup, a->lddgu, (const T *)a->dout, (const T *)a->gate, (const T *)a->up,
-                                   a->ldgu, count, pieces, a->f, whole, a->counts, a->parts, a->limit, a->alpha));
+        return TYPED(a->dt,
+                     LAUNCH(clamped_swiglu_dgrad<T>, grid_blocks(count), THREADS, 0, stream, *a, count, pieces, whole));
     return TYPED(a->dt, LAUNCH((a->gelu ? swiglu_dgrad<T, GELU> : swiglu_dgrad<T, SILU>), grid_blocks(count), THREADS,
-                               0, stream, (T *)a->dgate, (T *)a->dup, a->lddgu, (const T *)a->dout, (const T *)a->gate,
-                               (const T *)a->up, a->ldgu, count, pieces, a->f, whole, a->counts, a->parts));
+                               0, stream, *a, count, pieces, whole));
 }

@@ -38,7 +38,8 @@ static void check(bool ta, bool tb)
         b[i] = i % 7 - 3;
         c[i] = NAN;
     }
-    const struct matmul_map map = matmul_map(ta, lda, tb, ldb, ldc, M, N, K);
+    const struct matmul_map map =
+        matmul_map(ARGS(matmul, .ta = ta, .lda = lda, .tb = tb, .ldb = ldb, .ldc = ldc, .m = M, .n = N, .k = K));
     column_major(&map, b, a, c);
     for (int64_t i = 0; i < M; i++) {
         for (int64_t j = 0; j < ldc; j++) {
