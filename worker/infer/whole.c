@@ -233,7 +233,8 @@ static struct tensor write_modules(const struct whole_model *w, struct writer *t
         const struct tensor x = mtp_join(&to->k, u.own, &to->units[0], &tokens, to->mtp[m - 1].h, &to->mtp[m]);
         mtp_out(&to->k, u.own, layer_forward(&to->k, u, &tokens, x, TENSOR_NONE, &to->saved[l]), &to->mtp[m]);
         e->unit = head.unit;
-        h[m] = head_step(&to->k, &head, NULL, &tokens, to->mtp[m].h, TENSOR_NONE, tensor_cols(losses, (m - 1) * n, n));
+        h[m] = head_step(&to->k, (struct head_units){.own = &head}, &tokens, to->mtp[m].h, TENSOR_NONE,
+                         tensor_cols(losses, (m - 1) * n, n));
     }
     for (int m = modules; m > 0; m--) {
         const int l = layers + m - 1;
@@ -329,12 +330,13 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
     if (run->want == WANT_LOGITS || run->want == WANT_NEXT) {
         const struct tensor logits = emit_tensor(&to.e, BUF_OUTPUT, "logits", w->dt, x.rows, m->dims.vocab_size);
         to.e.unit = to.head->unit;
-        head_logits(&to.k, to.head, to.tied, x, logits);
+        head_logits(&to.k, (struct head_units){to.head, to.tied}, x, logits);
     } else {
         const int64_t n = run->b * run->t, modules = run->want == WANT_GRADIENTS ? m->dims.mtp_layers : 0;
         const struct tensor losses = emit_tensor(&to.e, BUF_OUTPUT, "losses", DTYPE_F32, 1, (1 + modules) * n);
         to.e.unit = to.head->unit;
-        struct tensor dx = head_step(&to.k, to.head, to.tied, &to.tokens, x, TENSOR_NONE, tensor_cols(losses, 0, n));
+        struct tensor dx = head_step(&to.k, (struct head_units){to.head, to.tied}, &to.tokens, x, TENSOR_NONE,
+                                     tensor_cols(losses, 0, n));
         if (modules > 0)
             dx = write_modules(w, &to, tensor_cols(losses, n, modules * n), dx);
         if (tensor_exists(dx))

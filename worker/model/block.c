@@ -183,9 +183,13 @@ void block_product(struct block *k, struct tensor c, struct tensor a, struct ten
 
 /* The layers that one product computes: their rows of the glued matrix, and their flags from the model's converters. */
 struct layers {
+    enum tensor_role role; /* of the first of `all` glued layers, which one product after the other computes */
+    int all;
+    enum linear_product product;
     int64_t from, rows;
     uint32_t converted;
     int first, count; /* tensors */
+    int done;         /* layers of earlier products and of this one */
 };
 
 static uint32_t converted(const struct block *k, int tensor, enum linear_product product)
@@ -199,35 +203,34 @@ uint32_t block_converted(const struct block *k, const struct unit_buffers *u, en
     return converted(k, model_find(k->layout->model, u->unit, role), product);
 }
 
-/* Finds the layers of the next product, from number *at of `count` on. The product takes all of them, or one if any
- * layer is converted. Returns false if none is left. */
-static bool next_layers(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
-                        enum linear_product product, int *at, struct layers *ret)
+/* Finds the layers of the next product. The product takes all of them, or one if any layer is converted. Returns false
+ * if none is left. */
+static bool next_layers(const struct block *k, const struct unit_buffers *u, struct layers *l)
 {
-    const int first = model_find(k->layout->model, u->unit, role);
+    const int first = model_find(k->layout->model, u->unit, l->role), at = l->done;
     bool alone = false;
 
-    titan_assert(first >= 0 && *at >= 0);
-    for (int i = 0; i < count; i++)
-        alone |= converted(k, first + i, product) != 0;
-    ret->from = *at == 0 ? 0 : ret->from + ret->rows;
-    ret->rows = 0;
-    ret->converted = *at < count ? converted(k, first + *at, product) : 0;
-    const int end = alone ? MIN(*at + 1, count) : count;
-    ret->first = first + *at;
-    ret->count = end - *at;
-    for (; *at < end; ++*at)
-        ret->rows += k->layout->tensors[first + *at].rows;
-    return ret->rows > 0;
+    titan_assert(first >= 0 && at >= 0);
+    for (int i = 0; i < l->all; i++)
+        alone |= converted(k, first + i, l->product) != 0;
+    l->from = at == 0 ? 0 : l->from + l->rows;
+    l->rows = 0;
+    l->converted = at < l->all ? converted(k, first + at, l->product) : 0;
+    l->done = alone ? MIN(at + 1, l->all) : l->all;
+    l->first = first + at;
+    l->count = l->done - at;
+    for (int i = at; i < l->done; i++)
+        l->rows += k->layout->tensors[first + i].rows;
+    return l->rows > 0;
 }
 
 /* Returns the layers' weight. *ret_scale gets the scale of its codes; TENSOR_NONE: it has no codes. */
-static struct tensor weight_of(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
-                               const struct layers *l, struct tensor *ret_scale)
+static struct tensor weight_of(const struct block *k, const struct unit_buffers *u, const struct layers *l,
+                               struct tensor *ret_scale)
 {
     *ret_scale = TENSOR_NONE;
     if (!u->coded)
-        return tensor_rows(block_param(k, u, role, count), l->from, l->rows);
+        return tensor_rows(block_param(k, u, l->role, l->all), l->from, l->rows);
     const int place = coded_place(u->coded, l->first - k->layout->model->units[u->unit].first_tensor);
     titan_assert(place < 0 || l->count == 1);
     if (place >= 0)
@@ -284,11 +287,11 @@ static struct tensor as_type(struct block *k, struct tensor bias, enum dtype dt)
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
                   struct tensor x)
 {
-    struct layers l;
+    struct layers l = {.role = role, .all = count, .product = LINEAR_FORWARD};
     struct tensor scale;
 
-    for (int i = 0; next_layers(k, u, role, count, LINEAR_FORWARD, &i, &l);) {
-        const struct tensor w = weight_of(k, u, role, count, &l, &scale);
+    while (next_layers(k, u, &l)) {
+        const struct tensor w = weight_of(k, u, &l, &scale);
         product(k, tensor_cols(y, l.from, l.rows), x, w, scale, OP_TB | l.converted);
     }
     if (has_own_bias(k, u, role))
@@ -298,11 +301,11 @@ void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_rol
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dx, struct tensor dy)
 {
-    struct layers l;
+    struct layers l = {.role = role, .all = count, .product = LINEAR_DGRAD};
     struct tensor scale;
 
-    for (int i = 0; next_layers(k, u, role, count, LINEAR_DGRAD, &i, &l);) {
-        const struct tensor w = weight_of(k, u, role, count, &l, &scale);
+    while (next_layers(k, u, &l)) {
+        const struct tensor w = weight_of(k, u, &l, &scale);
         product(k, dx, tensor_cols(dy, l.from, l.rows), w, scale, (l.from > 0 ? OP_ADD_TO : 0) | l.converted);
     }
 }
@@ -311,9 +314,9 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
                         struct tensor dy, struct tensor x)
 {
     const struct tensor dw = block_grad(k, u, role, count);
-    struct layers l;
+    struct layers l = {.role = role, .all = count, .product = LINEAR_WGRAD};
 
-    for (int i = 0; next_layers(k, u, role, count, LINEAR_WGRAD, &i, &l);)
+    while (next_layers(k, u, &l))
         block_product(k, tensor_rows(dw, l.from, l.rows), tensor_cols(dy, l.from, l.rows), x,
                       OP_TA | (u->first ? 0 : OP_ADD_TO) | l.converted);
     if (has_own_bias(k, u, role))
@@ -337,34 +340,54 @@ struct tensor block_norm(struct block *k, const char *name, struct tensor x, str
 }
 
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
-                               struct tensor x, struct tensor gain, struct tensor rstd)
+                               const struct norm_saved *saved, struct tensor gain)
 {
-    const struct tensor dx = block_new(k, BUF_DACTIVATION, name, x.rows, x.cols);
+    const struct tensor dx = block_new(k, BUF_DACTIVATION, name, saved->x.rows, saved->x.cols);
 
     if (!tensor_exists(gain)) {
         EMIT(k->e, add, dx, residual, dxn);
         return dx;
     }
     emit_copy(k->e, dx, residual);
-    EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, gain, rstd, .flags = OP_ADD_TO | block_norm_flags(k));
+    EMIT(k->e, rmsnorm_dgrad, dx, dxn, saved->x, gain, saved->rstd, .flags = OP_ADD_TO | block_norm_flags(k));
     return dx;
 }
 
-/* Names of the tensors that the norm of a half layer's output needs. The role of the half layer's last product selects
- * them. */
-struct out_norm {
+/* The end of a half layer. The role of the half layer's last product selects it. */
+struct half_end {
+    const char *out, *dout; /* names of the output and of its gradient */
+    enum saved_tensor x;    /* input of the product */
+    enum back_tensor dy;    /* gradient of the product's output */
+    enum back_tensor own;   /* the same before the gather, where the product has a bias */
+    /* What the norm of the output needs: */
     enum tensor_role gain;
     enum saved_tensor raw, rstd;
-    enum back_tensor normed, own;
+    enum back_tensor normed;
 };
 
-static struct out_norm out_norm_of(enum tensor_role role)
+static const struct half_end *half_end_of(enum tensor_role role)
 {
-    if (role == ROLE_WO)
-        return (struct out_norm){ROLE_ATTENTION_OUT_NORM, SAVED_ATTN_OUT, SAVED_ATTN_OUT_RSTD, BACK_DH_NORMED,
-                                 BACK_DH_OWN};
-    titan_assert(role == ROLE_W2);
-    return (struct out_norm){ROLE_FFN_OUT_NORM, SAVED_FFN_OUT, SAVED_FFN_OUT_RSTD, BACK_DY_NORMED, BACK_DY_OWN};
+    static const struct half_end attention = {.out = "h",
+                                              .dout = "dh",
+                                              .x = SAVED_ATTN,
+                                              .dy = BACK_DH,
+                                              .gain = ROLE_ATTENTION_OUT_NORM,
+                                              .raw = SAVED_ATTN_OUT,
+                                              .rstd = SAVED_ATTN_OUT_RSTD,
+                                              .normed = BACK_DH_NORMED,
+                                              .own = BACK_DH_OWN};
+    static const struct half_end feed_forward = {.out = "y",
+                                                 .dout = "dy",
+                                                 .x = SAVED_ACT,
+                                                 .dy = BACK_DY,
+                                                 .gain = ROLE_FFN_OUT_NORM,
+                                                 .raw = SAVED_FFN_OUT,
+                                                 .rstd = SAVED_FFN_OUT_RSTD,
+                                                 .normed = BACK_DY_NORMED,
+                                                 .own = BACK_DY_OWN};
+
+    titan_assert(role == ROLE_WO || role == ROLE_W2);
+    return role == ROLE_WO ? &attention : &feed_forward;
 }
 
 /* Returns a norm's gain; TENSOR_NONE: the layer does not have the norm. */
@@ -373,23 +396,23 @@ static struct tensor gain_of(const struct block *k, const struct unit_buffers *u
     return model_find(k->layout->model, u->unit, role) < 0 ? TENSOR_NONE : block_param(k, u, role, 1);
 }
 
-struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
-                                struct tensor x, struct tensor residual, struct layer_saved *saved)
+struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                                struct tensor residual, struct layer_saved *saved)
 {
-    struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, block_param(k, u, role, 1).rows);
-    const struct out_norm norm = out_norm_of(role);
-    const struct tensor gain = gain_of(k, u, norm.gain);
+    const struct half_end *end = half_end_of(role);
+    const struct tensor x = saved->t[end->x], gain = gain_of(k, u, end->gain);
+    struct tensor out = block_new(k, BUF_ACTIVATION, end->out, x.rows, block_param(k, u, role, 1).rows);
     const double by = k->layout->model->dims.residual_multiplier;
 
     block_linear(k, u, role, 1, out, x);
-    out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, name, out);
+    out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, end->out, out);
     if (has_bias(k, u, role))
         EMIT(k->e, add_bias, out, block_param(k, u, bias_of(role), 1));
     if (tensor_exists(gain)) {
-        saved->t[norm.raw] = out;
-        saved->t[norm.rstd] = block_new_f32(k, BUF_ACTIVATION, "out_rstd", 1, out.rows);
-        out = block_new(k, BUF_ACTIVATION, name, out.rows, out.cols);
-        EMIT(k->e, rmsnorm, out, saved->t[norm.rstd], saved->t[norm.raw], gain, .eps = k->layout->model->dims.norm_eps,
+        saved->t[end->raw] = out;
+        saved->t[end->rstd] = block_new_f32(k, BUF_ACTIVATION, "out_rstd", 1, out.rows);
+        out = block_new(k, BUF_ACTIVATION, end->out, out.rows, out.cols);
+        EMIT(k->e, rmsnorm, out, saved->t[end->rstd], saved->t[end->raw], gain, .eps = k->layout->model->dims.norm_eps,
              .flags = block_norm_flags(k));
     }
     if (multiplies(by))
@@ -398,41 +421,41 @@ struct tensor block_project_out(struct block *k, const struct unit_buffers *u, e
     return out;
 }
 
-struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
-                                      const char *name, struct tensor dy, const struct layer_saved *saved,
-                                      struct layer_back *back)
+void block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
+                             const struct layer_saved *saved, struct layer_back *back)
 {
-    const struct out_norm norm = out_norm_of(role);
-    const struct tensor gain = gain_of(k, u, norm.gain);
+    const struct half_end *end = half_end_of(role);
+    const struct tensor gain = gain_of(k, u, end->gain);
     const double by = k->layout->model->dims.residual_multiplier;
 
     if (multiplies(by)) {
-        const struct tensor scaled = block_new(k, BUF_DACTIVATION, name, dy.rows, dy.cols);
+        const struct tensor scaled = block_new(k, BUF_DACTIVATION, end->dout, dy.rows, dy.cols);
         EMIT(k->e, scale, scaled, dy, .factor = by);
         dy = scaled;
     }
     if (tensor_exists(gain)) {
-        back->t[norm.normed] = dy;
-        dy = block_new(k, BUF_DACTIVATION, name, dy.rows, dy.cols);
-        EMIT(k->e, rmsnorm_dgrad, dy, back->t[norm.normed], saved->t[norm.raw], gain, saved->t[norm.rstd],
+        back->t[end->normed] = dy;
+        dy = block_new(k, BUF_DACTIVATION, end->dout, dy.rows, dy.cols);
+        EMIT(k->e, rmsnorm_dgrad, dy, back->t[end->normed], saved->t[end->raw], gain, saved->t[end->rstd],
              .flags = block_norm_flags(k));
     }
-    back->t[norm.own] = has_bias(k, u, role) ? dy : TENSOR_NONE;
-    return emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, name, dy);
+    back->t[end->own] = has_bias(k, u, role) ? dy : TENSOR_NONE;
+    back->t[end->dy] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, end->dout, dy);
 }
 
-/* Computes weight gradients of a half layer's last product from dy (N,C), and gradients of its bias and its norm. */
-static void project_out_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
-                              struct tensor x, const struct layer_saved *saved, const struct layer_back *back)
+/* Computes weight gradients of a half layer's last product from BACK_DH or BACK_DY (N,C), and gradients of its bias and
+ * its end-> */
+static void project_out_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                              const struct layer_saved *saved, const struct layer_back *back)
 {
-    const struct out_norm norm = out_norm_of(role);
+    const struct half_end *end = half_end_of(role);
 
-    block_linear_wgrad(k, u, role, 1, dy, x);
+    block_linear_wgrad(k, u, role, 1, back->t[end->dy], saved->t[end->x]);
     if (has_bias(k, u, role))
-        EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), 1), back->t[norm.own]);
-    if (tensor_exists(back->t[norm.normed]))
-        EMIT(k->e, rmsnorm_dgain, block_grad(k, u, norm.gain, 1), back->t[norm.normed], saved->t[norm.raw],
-             saved->t[norm.rstd]);
+        EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), 1), back->t[end->own]);
+    if (tensor_exists(back->t[end->normed]))
+        EMIT(k->e, rmsnorm_dgain, block_grad(k, u, end->gain, 1), back->t[end->normed], saved->t[end->raw],
+             saved->t[end->rstd]);
 }
 
 /* Computes the gain's gradient of the norm at the start of a half layer. Does nothing without such a norm. */
@@ -530,7 +553,7 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
     block_gate(k, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
     /* y (Ns,C) */
-    return block_project_out(k, u, ROLE_W2, "y", s[SAVED_ACT], residual, saved);
+    return block_project_out(k, u, ROLE_W2, residual, saved);
 }
 
 struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
@@ -540,7 +563,7 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     const int64_t n = block_tokens_local(k), f = s[SAVED_ACT].cols;
     struct tensor *g = back->t;
 
-    g[BACK_DY] = block_project_out_dgrad(k, u, ROLE_W2, "dy", dy, saved, back);
+    block_project_out_dgrad(k, u, ROLE_W2, dy, saved, back);
     /* dact (N,F) */
     const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);
     block_linear_dgrad(k, u, ROLE_W2, 1, dact, g[BACK_DY]);
@@ -559,7 +582,7 @@ void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, con
     const struct tensor *s = saved->t, *g = back->t;
 
     /* dw2 (C,F) */
-    project_out_wgrad(k, u, ROLE_W2, g[BACK_DY], s[SAVED_ACT], saved, back);
+    project_out_wgrad(k, u, ROLE_W2, saved, back);
     /* dw1 | dw3 (2F,C) */
     block_linear_wgrad(k, u, ROLE_W1, 2, g[BACK_DGU], s[SAVED_XN2]);
 }
@@ -600,7 +623,7 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     /* attn (N,H*Dv) */
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
-    s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, "h", s[SAVED_ATTN], x, saved);
+    s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, x, saved);
     /* Without a first norm, the rstd of the output norm shows input that is not finite. */
     if (tensor_exists(statistics) && !tensor_exists(s[SAVED_RSTD1]))
         EMIT(k->e, check, statistics, s[SAVED_ATTN_OUT_RSTD]);
@@ -616,8 +639,8 @@ static struct tensor second_half_dgrad(struct block *k, struct layer_units u, co
     back->t[BACK_DXN2] =
         u.experts ? experts_dgrad(k, u, tokens, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
     /* dh (Ns,C) = dy + the norm's */
-    return block_norm_dgrad(k, "dh", dy, back->t[BACK_DXN2], s[SAVED_H], gain_of(k, u.own, ROLE_FFN_NORM),
-                            s[SAVED_RSTD2]);
+    const struct norm_saved norm = {s[SAVED_H], s[SAVED_RSTD2]};
+    return block_norm_dgrad(k, "dh", dy, back->t[BACK_DXN2], &norm, gain_of(k, u.own, ROLE_FFN_NORM));
 }
 
 struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
@@ -630,7 +653,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
         back->t[i] = TENSOR_NONE;
     struct tensor *g = back->t;
     const struct tensor dh = second_half_dgrad(k, u, tokens, saved, dy, back);
-    g[BACK_DH] = block_project_out_dgrad(k, u.own, ROLE_WO, "dh", dh, saved, back);
+    block_project_out_dgrad(k, u.own, ROLE_WO, dh, saved, back);
     /* dattn (N,H*Dv) */
     const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);
     block_linear_dgrad(k, u.own, ROLE_WO, 1, dattn, g[BACK_DH]);
@@ -638,8 +661,8 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
     const struct tensor dxn1 = (is_latent(k) ? latent_dgrad : attention_dgrad)(k, u.own, tokens, saved, dattn, back);
     g[BACK_DXN1] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn1", dxn1);
     /* dx (Ns,C) = dh + the norm's */
-    return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], s[SAVED_X], gain_of(k, u.own, ROLE_ATTENTION_NORM),
-                            s[SAVED_RSTD1]);
+    const struct norm_saved norm = {s[SAVED_X], s[SAVED_RSTD1]};
+    return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], &norm, gain_of(k, u.own, ROLE_ATTENTION_NORM));
 }
 
 void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, const struct layer_back *back)
@@ -654,7 +677,7 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
         block_feed_forward_wgrad(k, own, saved, back);
     norm_wgrad(k, own, ROLE_FFN_NORM, g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
     /* dwo (C,H*Dv) */
-    project_out_wgrad(k, own, ROLE_WO, g[BACK_DH], s[SAVED_ATTN], saved, back);
+    project_out_wgrad(k, own, ROLE_WO, saved, back);
     (is_latent(k) ? latent_wgrad : attention_wgrad)(k, own, saved, back);
     norm_wgrad(k, own, ROLE_ATTENTION_NORM, g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
 }
@@ -674,11 +697,10 @@ static void losses_of(struct block *k, struct tensor losses, struct tensor logit
 }
 
 /* Returns the buffers with the head's matrix: the embedding's unit if the two are tied. */
-static const struct unit_buffers *output_unit(const struct block *k, const struct unit_buffers *u,
-                                              const struct unit_buffers *tied)
+static const struct unit_buffers *output_unit(const struct block *k, struct head_units u)
 {
-    titan_assert(!k->layout->model->dims.tied_embeddings || tied);
-    return k->layout->model->dims.tied_embeddings ? tied : u;
+    titan_assert(!k->layout->model->dims.tied_embeddings || u.tied);
+    return k->layout->model->dims.tied_embeddings ? u.tied : u.own;
 }
 
 static enum tensor_role output_role(const struct block *k)
@@ -783,16 +805,15 @@ static double mtp_factor(const struct block *k)
     return (d->mtp_loss_scale > 0 ? d->mtp_loss_scale : RECIPE_MTP_LOSS_SCALE) / (double)d->mtp_layers;
 }
 
-struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
-                        const struct block_tokens *tokens, struct tensor x, struct tensor statistics,
-                        struct tensor losses)
+struct tensor head_step(struct block *k, struct head_units u, const struct block_tokens *tokens, struct tensor x,
+                        struct tensor statistics, struct tensor losses)
 {
     const struct block_sizes z = block_sizes(k);
-    const struct unit_buffers *out = output_unit(k, u, tied);
-    const bool gradient = u->grads >= 0;
+    const struct unit_buffers *out = output_unit(k, u);
+    const bool gradient = u.own->grads >= 0;
     const int64_t pieces = MAX(1, MIN(k->loss_chunks, z.n)), rows = (z.n + pieces - 1) / pieces;
     struct tensor rstd = TENSOR_NONE;
-    struct head head = {.xn = block_norm(k, "xn", x, gain_of(k, u, ROLE_NORM), &rstd),
+    struct head head = {.xn = block_norm(k, "xn", x, gain_of(k, u.own, ROLE_NORM), &rstd),
                         .dxn = TENSOR_NONE,
                         .out = *out,
                         .statistics = statistics,
@@ -807,24 +828,23 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
         const enum phase phase = k->e->phase;
         head.dxn = block_new(k, BUF_DACTIVATION, "dxn", z.n, z.c);
         k->e->phase = PHASE_WGRAD;
-        block_begin_grads(k, u);
-        if (out != u)
+        block_begin_grads(k, u.own);
+        if (out != u.own)
             block_begin_grads(k, out);
         k->e->phase = phase;
     }
     for (int64_t from = 0; from < z.n; from += rows)
         head_piece(k, &head, tokens, from, MIN(rows, z.n - from));
-    return gradient ? head_back(k, u, &head, x, rstd) : TENSOR_NONE;
+    return gradient ? head_back(k, u.own, &head, x, rstd) : TENSOR_NONE;
 }
 
-void head_logits(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied, struct tensor x,
-                 struct tensor logits)
+void head_logits(struct block *k, struct head_units u, struct tensor x, struct tensor logits)
 {
     struct tensor rstd;
-    const struct tensor xn = block_norm(k, "xn", x, gain_of(k, u, ROLE_NORM), &rstd);
+    const struct tensor xn = block_norm(k, "xn", x, gain_of(k, u.own, ROLE_NORM), &rstd);
 
     scale_logits(k, xn);
-    block_linear(k, output_unit(k, u, tied), output_role(k), 1, logits, xn);
+    block_linear(k, output_unit(k, u), output_role(k), 1, logits, xn);
     if (k->layout->model->dims.logits_softcap > 0)
         EMIT(k->e, softcap, logits, logits, .cap = k->layout->model->dims.logits_softcap);
 }

@@ -227,17 +227,18 @@ struct tensor mtp_join_dgrad(struct block *k, const struct unit_buffers *u, cons
 void mtp_wgrad(struct block *k, const struct unit_buffers *u, const struct unit_buffers *table,
                const struct block_tokens *tokens, const struct mtp_saved *saved, const struct mtp_back *back);
 
-/* Runs the whole head for one microbatch: the loss, and with u->grads input and weight gradients. It works in
+/* Units of a head. `tied` is the embedding's unit; NULL: the two are not tied. */
+struct head_units {
+    const struct unit_buffers *own, *tied;
+};
+/* Runs the whole head for one microbatch: the loss, and with u.own->grads input and weight gradients. It works in
  * loss_chunks pieces, so only one piece's logits exist at a time. Cross-entropy runs on logits cut by vocabulary (loss
  * parallel): ranks exchange 3 numbers per token. Returns dx (Ns,C); without gradients TENSOR_NONE. losses: (N) fp32 if
- * the caller wants them (OUTPUT), otherwise none. tied: the embedding's buffers; NULL: not tied. If the unit does not
- * have the last norm, x is the norm's output. With tokens of a module, the loss is the module's, and gradients are
- * multiplied by the weight of that loss. */
-struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
-                        const struct block_tokens *tokens, struct tensor x, struct tensor statistics,
-                        struct tensor losses);
+ * the caller wants them (OUTPUT), otherwise none. If the unit does not have the last norm, x is the norm's output. With
+ * tokens of a module, the loss is the module's, and gradients are multiplied by the weight of that loss. */
+struct tensor head_step(struct block *k, struct head_units u, const struct block_tokens *tokens, struct tensor x,
+                        struct tensor statistics, struct tensor losses);
 /* Writes logits (n,V) of rows [from, from+n) of x into the caller's tensor. tp and cp must be 1. */
-void head_logits(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied, struct tensor x,
-                 struct tensor logits);
+void head_logits(struct block *k, struct head_units u, struct tensor x, struct tensor logits);
 
 #endif

@@ -424,30 +424,6 @@ static void balance_loss(struct block *k, const struct block_tokens *tokens, con
          .flags = flags);
 }
 
-/* Computes BACK_DLOGITS from dy, the gradient of the combined rows, and adds the router's input gradient to dxn
- * (Ns,C). */
-static void route_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                        const struct layer_saved *saved, struct tensor dy, struct tensor dxn, struct layer_back *back)
-{
-    const struct sizes z = sizes_of(k);
-    const double scale = k->layout->model->dims.route_scale;
-    const struct tensor *s = saved->t;
-
-    const struct tensor dweights = block_new_f32(k, BUF_DACTIVATION, "drouter_weights", z.ns, z.top_k);
-    EMIT(k->e, combine_dweights, dweights, dy, s[SAVED_ROWS_OUT], s[SAVED_PLACE]);
-    const struct tensor dlogits = block_new_f32(k, BUF_DACTIVATION, "drouter_logits", z.ns, z.e);
-    EMIT(k->e, route_dgrad, dlogits, dweights, s[SAVED_LOGITS], s[SAVED_CHOSEN], .scale = scale,
-         .flags = routing_flags(k));
-    if (k->layout->model->dims.balance_loss > 0)
-        balance_loss(k, tokens, saved, dlogits);
-    back->t[BACK_DLOGITS] = dlogits;
-    if (k->dt != DTYPE_F32) {
-        back->t[BACK_DLOGITS] = block_new(k, BUF_DACTIVATION, "drouter_logits", z.ns, z.e);
-        EMIT(k->e, cast, back->t[BACK_DLOGITS], dlogits);
-    }
-    block_product(k, dxn, back->t[BACK_DLOGITS], block_param(k, u, ROLE_GATE, 1), OP_ADD_TO);
-}
-
 struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                             const struct layer_saved *saved, struct tensor dy, struct layer_back *back)
 {
@@ -482,7 +458,21 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
      * sum over their width as well. So each tp rank has a part of both. */
     struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
     EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
-    route_dgrad(k, u.own, tokens, saved, dall, dxn, back);
+
+    /* The router: dlogits from the gradient of the combined rows. Its input gradient is added to dxn. */
+    const struct tensor dweights = block_new_f32(k, BUF_DACTIVATION, "drouter_weights", z.ns, z.top_k);
+    EMIT(k->e, combine_dweights, dweights, dall, s[SAVED_ROWS_OUT], s[SAVED_PLACE]);
+    const struct tensor dlogits = block_new_f32(k, BUF_DACTIVATION, "drouter_logits", z.ns, z.e);
+    EMIT(k->e, route_dgrad, dlogits, dweights, s[SAVED_LOGITS], s[SAVED_CHOSEN],
+         .scale = k->layout->model->dims.route_scale, .flags = routing_flags(k));
+    if (k->layout->model->dims.balance_loss > 0)
+        balance_loss(k, tokens, saved, dlogits);
+    back->t[BACK_DLOGITS] = dlogits;
+    if (k->dt != DTYPE_F32) {
+        back->t[BACK_DLOGITS] = block_new(k, BUF_DACTIVATION, "drouter_logits", z.ns, z.e);
+        EMIT(k->e, cast, back->t[BACK_DLOGITS], dlogits);
+    }
+    block_product(k, dxn, back->t[BACK_DLOGITS], block_param(k, u.own, ROLE_GATE, 1), OP_ADD_TO);
     if (z.cut)
         dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn2", dxn);
     if (k->layout->model->dims.n_shared_experts > 0)
@@ -501,37 +491,10 @@ static struct unit_buffers part_of(const struct unit_buffers *u, int part)
     return p;
 }
 
-/* Computes the experts' weight gradients of one round. add: adds them to the present gradients instead of
- * overwriting. */
-static void run_experts_wgrad(struct block *k, const struct unit_buffers *u, const struct round *r,
-                              const struct pass *x, struct tensor drows, struct tensor dgu, bool add)
-{
-    const struct sizes z = sizes_of(k);
-    const uint32_t flags = OP_TA | (add ? OP_ADD_TO : 0);
-    const int64_t rows = r->expected / z.parts;
-
-    for (int part = 0; part < z.parts; part++) {
-        const struct unit_buffers p = part_of(u, part);
-        const struct tensor counts = tensor_rows(r->counts, 0, part + 1);
-        EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W2, 1), drows, x->act, counts, .rows = rows, .flags = flags);
-        EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W1, 1), tensor_cols(dgu, 0, z.m), x->rows, counts,
-             .rows = rows, .flags = flags);
-        EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W3, 1), tensor_cols(dgu, z.m, z.m), x->rows, counts,
-             .rows = rows, .flags = flags);
-        if (has_biases(k)) {
-            const uint32_t to = flags & OP_ADD_TO;
-            EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W2_BIAS, 1), drows, counts, .flags = to);
-            EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W1_BIAS, 1), tensor_cols(dgu, 0, z.m), counts,
-                 .flags = to);
-            EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W3_BIAS, 1), tensor_cols(dgu, z.m, z.m), counts,
-                 .flags = to);
-        }
-    }
-}
-
 void experts_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
                    const struct layer_back *back)
 {
+    const struct sizes z = sizes_of(k);
     const struct tensor *g = back->t;
     const struct tensor rows = recomputed_rows(k, saved);
 
@@ -547,7 +510,25 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
             drows = exchange(k, BUF_DACTIVATION, "drows_out", &r, g[BACK_DROWS_OUT]);
             dgu = run_experts_dgu(k, u.experts, &r, &x, drows);
         }
-        run_experts_wgrad(k, u.experts, &r, &x, drows, dgu, q > 0 || !u.experts->first);
+        /* Later gradients are added to the present ones instead of overwriting them. */
+        const uint32_t add = q > 0 || !u.experts->first ? OP_ADD_TO : 0;
+        const int64_t n = r.expected / z.parts;
+        for (int part = 0; part < z.parts; part++) {
+            const struct unit_buffers p = part_of(u.experts, part);
+            const struct tensor counts = tensor_rows(r.counts, 0, part + 1);
+            const struct tensor dgate = tensor_cols(dgu, 0, z.m), dup = tensor_cols(dgu, z.m, z.m);
+            EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W2, 1), drows, x.act, counts, .rows = n,
+                 .flags = OP_TA | add);
+            EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W1, 1), dgate, x.rows, counts, .rows = n,
+                 .flags = OP_TA | add);
+            EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W3, 1), dup, x.rows, counts, .rows = n,
+                 .flags = OP_TA | add);
+            if (has_biases(k)) {
+                EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W2_BIAS, 1), drows, counts, .flags = add);
+                EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W1_BIAS, 1), dgate, counts, .flags = add);
+                EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W3_BIAS, 1), dup, counts, .flags = add);
+            }
+        }
     }
     block_linear_wgrad(k, u.own, ROLE_GATE, 1, g[BACK_DLOGITS], routed_input(k, saved));
     if (k->layout->model->dims.n_shared_experts > 0)

@@ -96,8 +96,7 @@ struct tensor mtp_join_dgrad(struct block *k, const struct unit_buffers *u, cons
     emit_copy(k->e, back->dhidden, tensor_cols(dboth, c, c));
     back->dtable =
         normed_dgrad(k, "dx", &saved->embedding, block_param(k, u, ROLE_EMBEDDING_NORM, 1), back->dembedding);
-    return block_norm_dgrad(k, "dh", residual, back->dhidden, saved->hidden.x, block_param(k, u, ROLE_HIDDEN_NORM, 1),
-                            saved->hidden.rstd);
+    return block_norm_dgrad(k, "dh", residual, back->dhidden, &saved->hidden, block_param(k, u, ROLE_HIDDEN_NORM, 1));
 }
 
 void mtp_wgrad(struct block *k, const struct unit_buffers *u, const struct unit_buffers *table,

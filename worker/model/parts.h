@@ -61,19 +61,19 @@ static inline uint32_t block_norm_flags(const struct block *k)
 /* xn = norm(x) of this rank's Ns tokens, gathered over tp. *ret_rstd is for backward. gain none: xn is x. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);
-/* The end of a half layer: out (Ns,C) = x w^T with tensor `role` (ROLE_WO, ROLE_W2), summed over tp, plus its bias.
- * Then come the norm of models with output_norms, residual_multiplier as a factor, and the sum with residual. */
-struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
-                                struct tensor x, struct tensor residual, struct layer_saved *saved);
-/* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp. Sets BACK_DH_NORMED and BACK_DH_OWN for
- * ROLE_WO, BACK_DY_NORMED and BACK_DY_OWN for ROLE_W2. */
-struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
-                                      const char *name, struct tensor dy, const struct layer_saved *saved,
-                                      struct layer_back *back);
+/* The end of a half layer: out (Ns,C) = x w^T with tensor `role` (ROLE_WO, ROLE_W2), summed over tp, plus its bias. x
+ * is SAVED_ATTN or SAVED_ACT. Then come the norm of models with output_norms, residual_multiplier as a factor, and the
+ * sum with residual. */
+struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                                struct tensor residual, struct layer_saved *saved);
+/* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp: BACK_DH for ROLE_WO, BACK_DY for ROLE_W2. Sets
+ * also BACK_DH_NORMED and BACK_DH_OWN, or BACK_DY_NORMED and BACK_DY_OWN. */
+void block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
+                             const struct layer_saved *saved, struct layer_back *back);
 /* Returns residual plus the gradient of the norm's input. That is the gradient at the start of a half layer. gain none:
  * there is no norm, and dxn is the gradient of its input. */
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
-                               struct tensor x, struct tensor gain, struct tensor rstd);
+                               const struct norm_saved *saved, struct tensor gain);
 
 /* out (n,F) from gate and up (n,F) with the model's gate function (SWIGLU). counts: as in SWIGLU. */
 void block_gate(struct block *k, struct tensor out, struct tensor gate, struct tensor up, struct tensor counts);

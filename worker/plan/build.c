@@ -432,12 +432,13 @@ static void forward(struct builder *b, const struct execution *x)
     } else if (kind_of(b, unit) == UNIT_HEAD) {
         const bool tied = x->use[1].unit != NONE;
         const struct unit_buffers table = tied ? buffers_of(b, x, 1) : (struct unit_buffers){0};
-        pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->statistics, TENSOR_NONE);
+        pass->dx = head_step(&b->k, (struct head_units){&u, tied ? &table : NULL}, tokens, pass->x, b->statistics,
+                             TENSOR_NONE);
         u.first = false;
         for (int i = 1; i <= b->model->dims.mtp_layers && !b->opt->forward_only; i++) {
             const struct block_tokens own = block_tokens_of(tokens, i);
             struct layer_pass *const of = layer_pass(b, module_unit(b, i), x->slot);
-            of->dh = head_step(&b->k, &u, NULL, &own, of->mtp.h, b->statistics, TENSOR_NONE);
+            of->dh = head_step(&b->k, (struct head_units){.own = &u}, &own, of->mtp.h, b->statistics, TENSOR_NONE);
         }
     } else if (module > 0) { /* recomputation computes only the layer within the module again */
         const struct block_tokens own = block_tokens_of(tokens, module);

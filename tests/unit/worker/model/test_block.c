@@ -251,7 +251,7 @@ static bool write_step(struct written *w, const struct shape *s, const struct de
     w->from[LAYERS] = w->e.p->n_actions;
     w->e.unit = w->model->n_units - 1;
     const struct unit_buffers *tied = s->dims->tied_embeddings ? &w->units[0] : NULL;
-    w->dx = head_step(&w->k, &w->units[w->e.unit], tied, &w->tokens, w->x, TENSOR_NONE,
+    w->dx = head_step(&w->k, (struct head_units){&w->units[w->e.unit], tied}, &w->tokens, w->x, TENSOR_NONE,
                       tensor_at(w->losses, 0, DTYPE_F32, 1, block_tokens_local(&w->k)));
     write_backward(w, s, tied);
     return ok(w->e.status, &err) && ok(program_finish(w->e.p, &err), &err);
