@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -31,8 +32,8 @@ enum {
 
 struct rpc_stream {
     struct rpc_client *client;
-    struct rpc_stream *next, *prev;
-    const char *path, *target; /* borrowed; the client owns the target */
+    LIST_ENTRY(rpc_stream) link; /* in client->open */
+    const char *path, *target;   /* borrowed; the client owns the target */
     const ProtobufCMessageDescriptor *reply;
     grpc_call *call;
     struct rpc_tag send_tag, recv_tag, status_tag;
@@ -65,7 +66,7 @@ struct rpc_client {
     struct rpc_pair *pair; /* NULL: without TLS */
     grpc_channel *channel;
     int socket; /* socket of the one-time connection to a Unix socket with a token; -1 = none */
-    struct rpc_stream *open;
+    LIST_HEAD(, rpc_stream) open;
     bool closing, stopped;
     bool kept; /* the callback that runs keeps its reply */
     void (*done)(void *);
@@ -355,7 +356,7 @@ static void client_advance(struct rpc_client *client);
 static void stream_unref(struct rpc_stream *stream)
 {
     struct rpc_client *client = stream->client;
-    titan_assert(stream->pending > 0 && (stream->prev || client->open == stream));
+    titan_assert(stream->pending > 0);
     if (!stream->over && stream->has_status && stream->received_all) {
         struct titan_error err;
         stream->over = true;
@@ -371,9 +372,7 @@ static void stream_unref(struct rpc_stream *stream)
     }
     if (--stream->pending > 0)
         return;
-    *(stream->prev ? &stream->prev->next : &client->open) = stream->next;
-    if (stream->next)
-        stream->next->prev = stream->prev;
+    LIST_REMOVE(stream, link);
     if (stream->answer)
         protobuf_c_message_free_unpacked(stream->answer, NULL);
     grpc_metadata_array_destroy(&stream->headers);
@@ -470,10 +469,7 @@ static struct rpc_stream *stream_open(struct rpc_client *client, const struct rp
     stream->details = grpc_empty_slice();
     grpc_metadata_array_init(&stream->headers);
     grpc_metadata_array_init(&stream->trailers);
-    stream->next = client->open;
-    if (stream->next)
-        stream->next->prev = stream;
-    client->open = stream;
+    LIST_INSERT_HEAD(&client->open, stream, link);
 
     stream_pump(stream);
     const grpc_op ending[] = {
@@ -586,7 +582,7 @@ titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct r
 static void client_stopped(void *data)
 {
     struct rpc_client *client = data;
-    titan_assert(client->stopped && !client->open);
+    titan_assert(client->stopped && LIST_EMPTY(&client->open));
     void (*done)(void *) = client->done;
     void *done_data = client->data;
     grpc_channel_destroy(client->channel);
@@ -604,7 +600,7 @@ static void client_stopped(void *data)
 
 static void client_advance(struct rpc_client *client)
 {
-    if (!client->closing || client->stopped || client->open)
+    if (!client->closing || client->stopped || !LIST_EMPTY(&client->open))
         return;
     client->stopped = true;
     rpc_queue_stop(&client->queue, client_stopped, client);
@@ -616,7 +612,7 @@ void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *dat
     client->closing = true;
     client->done = done;
     client->data = data;
-    for (struct rpc_stream *stream = client->open; stream; stream = stream->next)
+    for (struct rpc_stream *stream = LIST_FIRST(&client->open); stream; stream = LIST_NEXT(stream, link))
         stream_cancel(stream);
     client_advance(client);
 }

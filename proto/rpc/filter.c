@@ -120,74 +120,6 @@ static void stream_half_ends(struct rpc_filter *s, uint32_t id, bool client)
 
 /* --- the client's frames ------------------------------------------------------------------------------------------ */
 
-/* Checks messages in n bytes of a call. False: a message prefix announces a message that is too long. */
-static bool messages_pass(const struct rpc_filter *s, struct rpc_filter_stream *stream, const uint8_t *bytes, size_t n)
-{
-    while (n > 0) {
-        size_t k = MIN(n, stream->left);
-        if (k == 0) {
-            k = MIN(n, sizeof(stream->prefix) - stream->n_prefix);
-            memcpy(stream->prefix + stream->n_prefix, bytes, k);
-            stream->n_prefix += (uint8_t)k;
-            if (stream->n_prefix == sizeof(stream->prefix)) {
-                stream->n_prefix = 0;
-                stream->left = stream->announced = be32(stream->prefix + 1);
-                if (stream->announced > s->limits.message_max)
-                    return false;
-            }
-        } else {
-            stream->left -= (uint32_t)k;
-        }
-        bytes += k;
-        n -= k;
-    }
-    return true;
-}
-
-/* Passes part of a DATA frame. */
-static titan_status data_pass(struct rpc_filter *s, const uint8_t *bytes, size_t n, struct titan_error *err)
-{
-    if (s->padded) {
-        s->padded = false;
-        if (bytes[0] >= s->client.left)
-            return titan_fail(err, TITAN_EINVAL, "a frame has more padding than bytes");
-        s->content = s->client.left - 1 - bytes[0];
-        bytes++;
-        n--;
-    }
-    const uint32_t k = (uint32_t)MIN(n, s->content);
-    struct rpc_filter_stream *stream = stream_find(s, s->client.stream);
-    if (stream && !s->refusing)
-        s->refusing = !messages_pass(s, stream, bytes, k);
-    s->content -= k;
-    return TITAN_OK;
-}
-
-static titan_status headers_begin(struct rpc_filter *s, struct titan_error *err)
-{
-    struct rpc_frames *f = &s->client;
-    if (f->type == HEADERS) {
-        s->block_bytes = s->block_frames = 0;
-        if (f->stream == 0 || f->stream % 2 == 0)
-            return titan_fail(err, TITAN_EINVAL, "headers of stream %" PRIu32, f->stream);
-        if (f->stream > s->last_stream) {
-            if (s->n_streams >= s->limits.streams_max)
-                return titan_fail(err, TITAN_ELIMIT, "more than %" PRIu32 " calls at a time", s->limits.streams_max);
-            if (!VEC_PUSH(s->streams, s->n_streams, s->cap_streams, (struct rpc_filter_stream){.id = f->stream}))
-                return titan_fail(err, TITAN_ENOMEM, "there is no memory for another call");
-            s->last_stream = f->stream;
-        }
-        if (f->flags & END_STREAM)
-            stream_half_ends(s, f->stream, true);
-    }
-    s->block_bytes += f->left;
-    if (s->block_bytes > s->limits.header_max || ++s->block_frames > BLOCK_FRAMES_MAX)
-        return titan_fail(err, TITAN_ELIMIT, "a header block of more than %" PRIu32 " bytes or %d frames",
-                          s->limits.header_max, BLOCK_FRAMES_MAX);
-    f->block = f->flags & END_HEADERS ? 0 : f->stream;
-    return TITAN_OK;
-}
-
 /* Called with a complete frame head. */
 static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_server, struct titan_error *err)
 {
@@ -205,30 +137,64 @@ static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_serv
         s->content = s->padded ? 0 : f->left;
         if (s->padded && f->left == 0)
             return titan_fail(err, TITAN_EINVAL, "a frame has more padding than bytes");
-    } else if (f->type == HEADERS || f->type == CONTINUATION) {
-        TRY(headers_begin(s, err));
     } else if (f->type == RST_STREAM) {
         stream_end(s, f->stream);
+    } else if (f->type == HEADERS) {
+        s->block_bytes = s->block_frames = 0;
+        if (f->stream == 0 || f->stream % 2 == 0)
+            return titan_fail(err, TITAN_EINVAL, "headers of stream %" PRIu32, f->stream);
+        if (f->stream > s->last_stream) {
+            if (s->n_streams >= s->limits.streams_max)
+                return titan_fail(err, TITAN_ELIMIT, "more than %" PRIu32 " calls at a time", s->limits.streams_max);
+            if (!VEC_PUSH(s->streams, s->n_streams, s->cap_streams, (struct rpc_filter_stream){.id = f->stream}))
+                return titan_fail(err, TITAN_ENOMEM, "there is no memory for another call");
+            s->last_stream = f->stream;
+        }
+        if (f->flags & END_STREAM)
+            stream_half_ends(s, f->stream, true);
+    }
+    if (f->type == HEADERS || f->type == CONTINUATION) {
+        s->block_bytes += f->left;
+        if (s->block_bytes > s->limits.header_max || ++s->block_frames > BLOCK_FRAMES_MAX)
+            return titan_fail(err, TITAN_ELIMIT, "a header block of more than %" PRIu32 " bytes or %d frames",
+                              s->limits.header_max, BLOCK_FRAMES_MAX);
+        f->block = f->flags & END_HEADERS ? 0 : f->stream;
     }
     if (!s->dropped)
         buf_put(to_server, (const char *)f->head, sizeof(f->head));
     return TITAN_OK;
 }
 
-static void client_frame_end(struct rpc_filter *s, struct buf *to_server)
+/* Looks at the messages in part of a DATA frame. */
+static titan_status data_check(struct rpc_filter *s, const uint8_t *bytes, size_t n, struct titan_error *err)
 {
-    const struct rpc_frames *f = &s->client;
-    if (f->type == DATA) {
-        const struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        if (s->refusing && stream && !stream->over) { /* gRPC may have ended the call meanwhile */
-            put_number_frame(to_server, RST_STREAM, f->stream, CANCEL);
-            put_refusal(&s->replies, s, stream);
-            stream_end(s, f->stream);
-        }
-        s->refusing = false;
-        if (f->flags & END_STREAM)
-            stream_half_ends(s, f->stream, true);
+    if (s->padded) {
+        s->padded = false;
+        if (bytes[0] >= s->client.left)
+            return titan_fail(err, TITAN_EINVAL, "a frame has more padding than bytes");
+        s->content = s->client.left - 1 - bytes[0];
+        bytes++;
+        n--;
     }
+    n = MIN(n, s->content);
+    s->content -= (uint32_t)n;
+    struct rpc_filter_stream *stream = stream_find(s, s->client.stream);
+    for (size_t k; stream && !s->refusing && n > 0; bytes += k, n -= k) {
+        k = MIN(n, stream->left);
+        if (k > 0) {
+            stream->left -= (uint32_t)k;
+            continue;
+        }
+        k = MIN(n, sizeof(stream->prefix) - stream->n_prefix);
+        memcpy(stream->prefix + stream->n_prefix, bytes, k);
+        stream->n_prefix += (uint8_t)k;
+        if (stream->n_prefix == sizeof(stream->prefix)) {
+            stream->n_prefix = 0;
+            stream->left = stream->announced = be32(stream->prefix + 1);
+            s->refusing = stream->announced > s->limits.message_max;
+        }
+    }
+    return TITAN_OK;
 }
 
 /* Takes the missing bytes of the head from n bytes; returns their number. f->n_head is full once the frame has
@@ -282,17 +248,27 @@ static titan_status client_pass(struct rpc_filter *s, const uint8_t *bytes, size
             if (s->dropped)
                 s->credit += (uint32_t)k;
             else if (f->type == DATA)
-                TRY(data_pass(s, bytes + at, k, err));
+                TRY(data_check(s, bytes + at, k, err));
             if (!s->dropped)
                 buf_put(to_server, (const char *)bytes + at, k);
             f->left -= (uint32_t)k;
         }
         at += k;
-        if (f->n_head == RPC_FRAME_HEAD && f->left == 0) {
-            client_frame_end(s, to_server);
-            f->n_head = 0;
-            s->begun = true;
+        if (f->n_head < RPC_FRAME_HEAD || f->left > 0)
+            continue;
+
+        /* The frame is whole. */
+        const struct rpc_filter_stream *stream = s->refusing ? stream_find(s, f->stream) : NULL;
+        if (stream && !stream->over) { /* gRPC may have ended the call meanwhile */
+            put_number_frame(to_server, RST_STREAM, f->stream, CANCEL);
+            put_refusal(&s->replies, s, stream);
+            stream_end(s, f->stream);
         }
+        if (f->type == DATA && (f->flags & END_STREAM))
+            stream_half_ends(s, f->stream, true);
+        s->refusing = false;
+        s->begun = true;
+        f->n_head = 0;
     }
     return TITAN_OK;
 }
@@ -315,45 +291,38 @@ titan_status rpc_filter_client(struct rpc_filter *s, const uint8_t *bytes, size_
 
 /* --- the server's frames ------------------------------------------------------------------------------------------ */
 
-/* Called with a complete frame head. Drops header blocks of a call that is over for the client. gRPC may write a second
- * end of a refused call: CANCELLED when a status meets the call's reset. A dropped block is safe, because gRPC's blocks
- * never refer to earlier blocks (server.c). DATA passes, because it counts against windows. */
-static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
-{
-    struct rpc_frames *f = &s->server;
-    struct rpc_filter_stream *stream = stream_find(s, f->stream);
-    if (f->type != CONTINUATION) /* a CONTINUATION goes where its header block went */
-        s->unwanted = (f->type == HEADERS && (!stream || stream->over)) || (f->type == RST_STREAM && !stream);
-    if (f->type == HEADERS && stream)
-        stream->answered = true;
-    if (f->type == HEADERS || f->type == CONTINUATION)
-        f->block = f->flags & END_HEADERS ? 0 : f->stream;
-    if (f->type == RST_STREAM)
-        stream_end(s, f->stream); /* later frames of the client for this call are dropped */
-    else if ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM))
-        stream_half_ends(s, f->stream, false); /* here, too; gRPC then resets the call, so that the client stops */
-    if (!s->unwanted)
-        buf_put(to_client, (const char *)f->head, sizeof(f->head));
-}
-
+/* Drops header blocks of a call that is over for the client. gRPC may write a second end of a refused call: CANCELLED
+ * when a status meets the call's reset. A dropped block is safe, because gRPC's blocks never refer to earlier blocks
+ * (server.c). DATA passes, because it counts against windows. */
 titan_status rpc_filter_server(struct rpc_filter *s, const uint8_t *bytes, size_t n, struct buf *to_client)
 {
     struct rpc_frames *f = &s->server;
-    for (size_t at = 0; at < n;) {
-        size_t k;
+    for (size_t at = 0, k; at < n; at += k) {
         replies_put(s, to_client);
         if (f->n_head < RPC_FRAME_HEAD) {
             k = head_take(f, bytes + at, n - at);
-            if (f->n_head == RPC_FRAME_HEAD)
-                server_frame_begin(s, to_client);
+            if (f->n_head < RPC_FRAME_HEAD)
+                continue;
+            struct rpc_filter_stream *stream = stream_find(s, f->stream);
+            if (f->type != CONTINUATION) /* a CONTINUATION goes where its header block went */
+                s->unwanted = (f->type == HEADERS && (!stream || stream->over)) || (f->type == RST_STREAM && !stream);
+            if (f->type == HEADERS && stream)
+                stream->answered = true;
+            if (f->type == HEADERS || f->type == CONTINUATION)
+                f->block = f->flags & END_HEADERS ? 0 : f->stream;
+            if (f->type == RST_STREAM)
+                stream_end(s, f->stream); /* later frames of the client for this call are dropped */
+            else if ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM))
+                stream_half_ends(s, f->stream, false); /* here, too; gRPC then resets the call: the client stops */
+            if (!s->unwanted)
+                buf_put(to_client, (const char *)f->head, sizeof(f->head));
         } else {
             k = MIN(n - at, f->left);
             f->left -= (uint32_t)k;
             if (!s->unwanted)
                 buf_put(to_client, (const char *)bytes + at, k);
         }
-        at += k;
-        if (f->n_head == RPC_FRAME_HEAD && f->left == 0)
+        if (f->left == 0)
             f->n_head = 0;
     }
     replies_put(s, to_client);

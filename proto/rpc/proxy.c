@@ -35,7 +35,8 @@ struct rpc_proxy {
     atomic_bool cuts;                      /* some connections are marked for cutting */
     int wake, epoll;
     /* Used by the thread alone. */
-    struct rpc_proxy_connection *connections, *ended;
+    LIST_HEAD(, rpc_proxy_connection) connections;
+    struct rpc_proxy_connection *ended;
     uint32_t n_deadlines;
     uint8_t bytes[READ_BYTES];
 };
@@ -76,9 +77,7 @@ static void connection_end(struct rpc_proxy *proxy, struct rpc_proxy_connection 
     buf_free(&c->client.out);
     buf_free(&c->inner.out);
     rpc_filter_free(&c->filter);
-    *(c->prev ? &c->prev->next : &proxy->connections) = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
+    LIST_REMOVE(c, link);
     c->next_arrival = proxy->ended;
     proxy->ended = c;
 }
@@ -194,15 +193,14 @@ static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
             }
             identify(c);
         }
+        const bool begun = c->filter.begun;
         if (rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why) !=
             TITAN_OK) {
             (void)end_flush(&c->client);
             return false;
         }
-        if (c->filter.begun && !c->begun) {
-            c->begun = true;
+        if (c->filter.begun && !begun)
             deadline_set(proxy, c, 0);
-        }
     }
     return true;
 }
@@ -288,11 +286,7 @@ static bool arrivals_take(struct rpc_proxy *proxy)
     (void)pthread_mutex_unlock(&proxy->lock);
     while (c) {
         struct rpc_proxy_connection *next = c->next_arrival;
-        c->prev = NULL;
-        c->next = proxy->connections;
-        if (c->next)
-            c->next->prev = c;
-        proxy->connections = c;
+        LIST_INSERT_HEAD(&proxy->connections, c, link);
         deadline_set(proxy, c, BEGIN_MS);
         cut_take(proxy, c);
         if (!c->gone && !watch_both(proxy, c)) {
@@ -302,8 +296,8 @@ static bool arrivals_take(struct rpc_proxy *proxy)
         c = next;
     }
     if (atomic_exchange(&proxy->cuts, false))
-        for (struct rpc_proxy_connection *next = proxy->connections; (c = next);) {
-            next = c->next;
+        for (struct rpc_proxy_connection *next = LIST_FIRST(&proxy->connections); (c = next);) {
+            next = LIST_NEXT(c, link);
             cut_take(proxy, c);
         }
     return !closing;
@@ -336,18 +330,17 @@ static void *proxy_thread(void *arg)
         const int64_t now = clock_mono_ns();
         const bool look = proxy->n_deadlines > 0 && now - looked_ns >= LOOK_MS * INT64_C(1000000);
         looked_ns = look ? now : looked_ns;
-        for (struct rpc_proxy_connection *c = look ? proxy->connections : NULL, *next; c; c = next) {
-            next = c->next;
+        for (struct rpc_proxy_connection *c = LIST_FIRST(&proxy->connections), *next; c && look; c = next) {
+            next = LIST_NEXT(c, link);
             if (c->deadline_ns == 0 || now < c->deadline_ns)
                 continue;
-            if (!c->begun)
+            if (!c->filter.begun)
                 (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing of HTTP/2 within %d s", BEGIN_MS / 1000);
             connection_end(proxy, c);
         }
         ended_post(proxy);
     }
-    while (proxy->connections) {
-        struct rpc_proxy_connection *c = proxy->connections;
+    for (struct rpc_proxy_connection *c; (c = LIST_FIRST(&proxy->connections));) {
         if (!c->left && from_inner(proxy, c, true)) /* gRPC has written its last byte */
             (void)end_flush(&c->client);
         connection_end(proxy, c);

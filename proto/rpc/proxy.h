@@ -8,6 +8,7 @@
 
 #include <openssl/ssl.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "proto/rpc/common.h"
 #include "proto/rpc/filter.h"
@@ -31,12 +32,12 @@ enum rpc_cut { RPC_CUT_NOT, RPC_CUT_SOON, RPC_CUT_NOW };
 
 /* Owned by the thread from rpc_proxy_add to the call of ended, except fields marked as the caller's. */
 struct rpc_proxy_connection {
-    struct rpc_proxy_connection *next, *prev;
+    LIST_ENTRY(rpc_proxy_connection) link;
     struct rpc_proxy_connection *next_arrival; /* next in the list of arrivals, or of ended connections */
     struct rpc_proxy_end client, inner;
     struct rpc_filter filter;
-    SSL *tls;         /* NULL: no TLS */
-    bool begun, left; /* its first frame has arrived; gRPC has closed its side */
+    SSL *tls;  /* NULL: no TLS */
+    bool left; /* gRPC has closed its side */
     bool gone, cutting;
     int64_t deadline_ns; /* monotonic clock; 0: none */
     struct titan_error why;

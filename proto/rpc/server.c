@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -42,7 +43,9 @@ enum {
     SLOTS_MOST = 64,    /* the same limit for a connection that makes calls */
     FDS_RESERVED = 256, /* for the daemon's own work, never for connections */
     METADATA_MAX = 16384,
+    STREAMS_MAX = 1024, /* concurrent calls of a connection */
     STREAMS_FACTOR = 4, /* a client may begin calls before it knows the limit */
+    OWN_CALLS_MAX = 16, /* open calls of health and reflection, per uid or address */
     PAIR_BUFFER = 64 << 10,
     KEEPALIVE_MS = 30000,
     REFUSAL_SAID_MS = 60000,
@@ -56,7 +59,7 @@ struct endpoint {
 
 struct connection {
     struct rpc_proxy_connection proxy;
-    struct connection *next, *prev; /* in server->connections, newest first */
+    LIST_ENTRY(connection) link; /* in server->connections, newest first */
     struct rpc_server *server;
     struct rpc_tenant *tenant;
     grpc_server *grpc;
@@ -78,14 +81,14 @@ struct rpc_server {
     struct rpc_pair *pair;   /* files of the TLS listeners, or NULL */
     struct rpc_proxy *proxy; /* exists from the server's start to its end */
     struct rpc_tenants tenants;
-    struct connection *connections;
+    LIST_HEAD(, connection) connections;
     uint32_t n_up; /* connections that gRPC has not shut down */
     struct rpc_refusals refusals;
     int64_t refusal_reported_ms;
     struct endpoint *endpoints; /* the last endpoint stands for methods that are not served */
     struct rpc_services services;
 
-    struct rpc_call *open;
+    LIST_HEAD(, rpc_call) open;
     size_t n_calls; /* slots and calls alive */
     bool started, stopping, stopped;
     uv_timer_t timer; /* finds late requests; during shutdown, ends the grace */
@@ -102,7 +105,7 @@ struct rpc_call {
     grpc_call *call;
     unsigned pending; /* tags in flight */
     struct rpc_tag request_tag, close_tag, recv_tag, send_tag;
-    struct rpc_call *next, *prev; /* in server->open */
+    LIST_ENTRY(rpc_call) link; /* in server->open, once its endpoint is known */
 
     grpc_metadata_array metadata;
     grpc_call_details details;
@@ -169,12 +172,8 @@ static void call_unref(struct rpc_call *call)
     if (--call->pending > 0)
         return;
     titan_assert(server->n_calls > 0 && c->n_alive > 0 && !call->payer);
-    if (call->prev)
-        call->prev->next = call->next;
-    else if (server->open == call)
-        server->open = call->next;
-    if (call->next)
-        call->next->prev = call->prev;
+    if (call->endpoint)
+        LIST_REMOVE(call, link);
     rpc_out_clear(&call->out);
     if (call->incoming)
         grpc_byte_buffer_destroy(call->incoming);
@@ -253,7 +252,7 @@ static void connection_name(struct connection *c, const char *name)
     c->named = hash_text(HASH_INIT, name) | 1;
     if (c->tenant->n_connections <= server->options.max_peer_connections)
         return;
-    for (const struct connection *x = server->connections; x; x = x->next)
+    for (const struct connection *x = LIST_FIRST(&server->connections); x; x = LIST_NEXT(x, link))
         n += x->named == c->named && x->tenant == c->tenant && !x->ended;
     if (n <= server->options.max_peer_connections)
         return;
@@ -313,7 +312,7 @@ static void look_for_late(uv_timer_t *timer)
     struct rpc_server *server = timer->data;
     const uint64_t now = uv_now(server->loop);
     bool waits = false;
-    for (struct rpc_call *call = server->open; call; call = call->next) {
+    for (struct rpc_call *call = LIST_FIRST(&server->open); call; call = LIST_NEXT(call, link)) {
         if (call->begun || !call->receiving || call->finishing || call->over)
             continue;
         if (now - call->opened_ms < first_ms(call)) {
@@ -336,7 +335,7 @@ static const char *charge(struct rpc_call *call)
     const bool own = call->endpoint->own;
     if (tenant->trusted)
         return NULL;
-    if (own && tenant->n_own_calls >= server->options.max_own_calls)
+    if (own && tenant->n_own_calls >= OWN_CALLS_MAX)
         return "too many calls of health and reflection are open from here";
     struct rpc_tenant *payer = rpc_tenant_of_call(&server->tenants, tenant, &call->identity);
     if (!payer || payer->n_calls >= server->options.max_user_calls) {
@@ -392,10 +391,7 @@ static void call_begin(struct rpc_call *call)
     call->endpoint = endpoint;
     call->recv_tag.costly = endpoint->method.costly;
     identify(call->connection, &call->identity);
-    call->next = server->open;
-    if (call->next)
-        call->next->prev = call;
-    server->open = call;
+    LIST_INSERT_HEAD(&server->open, call, link);
 
     const grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &call->cancelled};
     batch(call, &op, 1, &call->close_tag);
@@ -546,12 +542,7 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     if (call->over || call->finishing)
         return;
-    if (rpc_out_append(&call->out, rpc_pack(reply)) != TITAN_OK) {
-        rpc_call_finish(call, TITAN_ENOMEM, NULL);
-        return;
-    }
-    call->finishing = true;
-    pump(call);
+    rpc_call_finish(call, rpc_out_append(&call->out, rpc_pack(reply)), NULL);
 }
 
 void rpc_call_finish(struct rpc_call *call, titan_status status, const char *message)
@@ -568,10 +559,8 @@ void rpc_call_finish(struct rpc_call *call, titan_status status, const char *mes
 void rpc_call_fail(struct rpc_call *call, const struct titan_error *err)
 {
     char text[sizeof(err->msg) + sizeof(err->hint) + 4];
-    if (err->hint[0])
-        (void)snprintf(text, sizeof(text), "%s (%s)", err->msg, err->hint);
-    else
-        (void)snprintf(text, sizeof(text), "%s", err->msg);
+    const bool hint = err->hint[0] != '\0';
+    (void)snprintf(text, sizeof(text), "%s%s%s%s", err->msg, hint ? " (" : "", err->hint, hint ? ")" : "");
     rpc_call_finish(call, err->status == TITAN_OK ? TITAN_EBUG : err->status, text);
 }
 
@@ -604,7 +593,7 @@ void rpc_call_renewed(struct rpc_call *call, int64_t until_ms)
 {
     if (atomic_load(&call->connection->proxy.identified))
         call->connection->proxy.identity.until_ms = until_ms;
-    for (struct rpc_call *c = call->server->open; c; c = c->next)
+    for (struct rpc_call *c = LIST_FIRST(&call->server->open); c; c = LIST_NEXT(c, link))
         if (c->connection == call->connection && c->identity.kind == RPC_ID_CERT)
             c->identity.until_ms = until_ms;
 }
@@ -644,9 +633,7 @@ static void connection_free(struct connection *c)
 {
     struct rpc_server *server = c->server;
     if (c->ended && c->down && c->n_alive == 0) {
-        *(c->prev ? &c->prev->next : &server->connections) = c->next;
-        if (c->next)
-            c->next->prev = c->prev;
+        LIST_REMOVE(c, link);
         grpc_server_destroy(c->grpc);
         rpc_tenant_unref(&server->tenants, c->tenant);
         free(c);
@@ -696,7 +683,9 @@ static bool make_room(struct rpc_server *server, const struct rpc_tenant *tenant
     const uint32_t most = server->options.max_peer_connections;
     uint32_t n = 0;
     struct connection *silent = NULL;
-    for (struct connection *c = tenant->n_connections < most ? NULL : server->connections; c; c = c->next) {
+    if (tenant->n_connections < most)
+        return true;
+    for (struct connection *c = LIST_FIRST(&server->connections); c; c = LIST_NEXT(c, link)) {
         if (c->tenant != tenant || c->ended || atomic_load(&c->proxy.cut) != RPC_CUT_NOT)
             continue;
         if (atomic_load(&c->proxy.identified))
@@ -718,7 +707,7 @@ static grpc_server *grpc_open(const struct connection *c)
     const struct rpc_server_options *options = &c->server->options;
     grpc_arg args[] = {
         rpc_arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, message_max(c)),
-        rpc_arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, options->max_concurrent_streams),
+        rpc_arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, STREAMS_MAX),
         {.type = GRPC_ARG_POINTER,
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {c->tenant->pool->quota, grpc_resource_quota_arg_vtable()}},
@@ -768,14 +757,11 @@ static const char *connection_open(struct connection *c, int fd, enum rpc_listen
     c->proxy.filter.limits = (struct rpc_filter_limits){
         .message_max = message_max(c),
         .header_max = METADATA_MAX,
-        .streams_max = STREAMS_FACTOR * server->options.max_concurrent_streams,
+        .streams_max = STREAMS_FACTOR * STREAMS_MAX,
     };
     c->proxy.ended = (struct rpc_tag){.fn = connection_ended, .owner = c};
     c->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = c};
-    c->next = server->connections;
-    if (c->next)
-        c->next->prev = c;
-    server->connections = c;
+    LIST_INSERT_HEAD(&server->connections, c, link);
     server->n_up++;
     rpc_tenant_connected(&server->tenants, c->tenant, 1);
     if (server->options.rests)
@@ -793,40 +779,31 @@ static const char *connection_open(struct connection *c, int fd, enum rpc_listen
     return NULL;
 }
 
-/* Reason to refuse a connection of a Unix socket, or of TCP. A connection takes three descriptors. TCP gets half of all
- * descriptors, the Unix sockets the rest. */
-static const char *local_refusal(struct connection *c, int fd)
+/* Finds out whose a new connection is. Not NULL: the reason why it is refused. A connection takes three descriptors.
+ * TCP gets half of all descriptors, the Unix sockets the rest. */
+static const char *refusal(struct connection *c, int fd, enum rpc_listener_kind kind)
 {
     struct rpc_server *server = c->server;
     const struct rpc_server_options *options = &server->options;
-    struct rpc_tenant *tenant = c->tenant = rpc_tenant_of_user(&server->tenants, fd);
-    if (!tenant)
-        return "too many users are connected";
-    c->identity = tenant->identity;
-    (void)snprintf(c->peer, sizeof(c->peer), "unix:%s", tenant->identity.name);
-    if (tenant->trusted)
-        return NULL;
-    if (fd > fd_max())
-        return "descriptors are short";
-    if (tenant->n_connections >= options->max_user_connections)
-        return "too many connections of one user";
-    return server->tenants.classes[RPC_USERS].n_connections >= options->max_connections ? "too many connections" : NULL;
-}
-
-static const char *tcp_refusal(struct connection *c, int fd, bool secure)
-{
-    struct rpc_server *server = c->server;
-    const uint32_t n = server->tenants.classes[RPC_ADDRESSES].n_connections;
-    c->tenant = rpc_tenant_of_address(&server->tenants, fd, c->peer, sizeof(c->peer));
+    const bool local = kind == RPC_LISTENER_LOCAL;
+    const uint32_t n = server->tenants.classes[local ? RPC_USERS : RPC_ADDRESSES].n_connections;
+    c->tenant = local ? rpc_tenant_of_user(&server->tenants, fd)
+                      : rpc_tenant_of_address(&server->tenants, fd, c->peer, sizeof(c->peer));
     if (!c->tenant)
-        return "they are gone already";
-    c->identity = (struct rpc_identity){
-        .kind = RPC_ID_NONE, .secure = secure, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
-    if (fd > fd_max() || n >= (uint32_t)fd_max() / 6)
+        return local ? "too many users are connected" : "they are gone already";
+    if (local)
+        (void)snprintf(c->peer, sizeof(c->peer), "unix:%s", c->tenant->identity.name);
+    c->identity = c->tenant->identity;
+    c->identity.secure = kind != RPC_LISTENER_PLAIN;
+    if (c->tenant->trusted)
+        return NULL;
+    if (fd > fd_max() || (!local && n >= (uint32_t)fd_max() / 6))
         return "descriptors are short";
-    if (n >= server->options.max_connections)
-        return "too many connections over TCP";
-    return make_room(server, c->tenant) ? NULL : "too many connections from one address";
+    if (local && c->tenant->n_connections >= options->max_user_connections)
+        return "too many connections of one user";
+    if (n >= options->max_connections)
+        return local ? "too many connections" : "too many connections over TCP";
+    return local || make_room(server, c->tenant) ? NULL : "too many connections from one address";
 }
 
 static void connection_accepted(void *data, int fd, enum rpc_listener_kind kind)
@@ -840,7 +817,7 @@ static void connection_accepted(void *data, int fd, enum rpc_listener_kind kind)
         return;
     }
     c->server = server;
-    const char *why = kind == RPC_LISTENER_LOCAL ? local_refusal(c, fd) : tcp_refusal(c, fd, kind == RPC_LISTENER_TLS);
+    const char *why = refusal(c, fd, kind);
     if (!why)
         why = connection_open(c, fd, kind);
     if (!why)
@@ -878,7 +855,6 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_server_options *o
     struct rpc_server_options *o = &server->options;
 #define DEFAULT(name, value) o->name = o->name ? o->name : (value)
     DEFAULT(max_message_bytes, 4 << 20);
-    DEFAULT(max_concurrent_streams, 1024);
     DEFAULT(max_queue, 256);
     DEFAULT(socket_mode, 0600);
     DEFAULT(max_connections, 4096);
@@ -888,7 +864,6 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_server_options *o
     DEFAULT(idle_ms, 600000);
     DEFAULT(tcp_idle_ms, 120000);
     DEFAULT(max_user_calls, 4096);
-    DEFAULT(max_own_calls, 16);
     DEFAULT(request_ms, 30000);
     DEFAULT(max_user_message_bytes, o->max_message_bytes);
     DEFAULT(memory_bytes, 64 << 20);
@@ -896,7 +871,6 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_server_options *o
     /* gRPC takes these as int. */
     o->max_message_bytes = MIN(o->max_message_bytes, (uint32_t)INT32_MAX);
     o->max_user_message_bytes = MIN(o->max_user_message_bytes, o->max_message_bytes);
-    o->max_concurrent_streams = MIN(o->max_concurrent_streams, (uint32_t)INT32_MAX);
     o->idle_ms = MIN(o->idle_ms, (uint32_t)INT32_MAX);
     o->tcp_idle_ms = MIN(o->tcp_idle_ms, (uint32_t)INT32_MAX);
     server->tenants.options = o;
@@ -950,7 +924,7 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
 void rpc_server_review(struct rpc_server *server)
 {
     const struct rpc_server_options *options = &server->options;
-    for (struct rpc_call *call = options->review ? server->open : NULL; call; call = call->next) {
+    for (struct rpc_call *call = LIST_FIRST(&server->open); call && options->review; call = LIST_NEXT(call, link)) {
         const struct endpoint *endpoint = call->endpoint;
         struct titan_error err = {0};
         if (call->over || call->finishing || endpoint->own ||
@@ -959,7 +933,8 @@ void rpc_server_review(struct rpc_server *server)
         rpc_out_clear(&call->out);
         rpc_call_fail(call, &err);
     }
-    for (struct connection *c = options->review_connection ? server->connections : NULL; c; c = c->next) {
+    for (struct connection *c = LIST_FIRST(&server->connections); c && options->review_connection;
+         c = LIST_NEXT(c, link)) {
         struct rpc_identity identity;
         identify(c, &identity);
         if (!c->ended && identity.kind == RPC_ID_CERT && !options->review_connection(&identity, options->data))
@@ -972,7 +947,7 @@ void rpc_server_set_serving(struct rpc_server *server, bool serving)
     if (server->services.serving == serving)
         return;
     server->services.serving = serving;
-    for (struct rpc_call *call = server->open; call; call = call->next)
+    for (struct rpc_call *call = LIST_FIRST(&server->open); call; call = LIST_NEXT(call, link))
         if (call->endpoint->own && call->endpoint->method.on_drain && call->opened && !call->over)
             call->endpoint->method.on_drain(call, call->endpoint->data); /* a watcher of health */
 }
@@ -996,7 +971,7 @@ static void shutdown_advance(struct rpc_server *server)
 static void grace_over(uv_timer_t *timer)
 {
     const struct rpc_server *server = timer->data;
-    for (struct connection *c = server->connections; c; c = c->next)
+    for (struct connection *c = LIST_FIRST(&server->connections); c; c = LIST_NEXT(c, link))
         connection_shut(c, true);
 }
 
@@ -1013,10 +988,10 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     }
     rpc_server_set_serving(server, false);
     rpc_listeners_close(&server->listeners);
-    for (struct connection *c = server->connections; c; c = c->next)
+    for (struct connection *c = LIST_FIRST(&server->connections); c; c = LIST_NEXT(c, link))
         connection_shut(c, false);
     /* Health watches and reflection streams never end by themselves. */
-    for (struct rpc_call *call = server->open; call; call = call->next)
+    for (struct rpc_call *call = LIST_FIRST(&server->open); call; call = LIST_NEXT(call, link))
         if (call->endpoint->own)
             rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
     (void)uv_timer_start(&server->timer, grace_over, grace_ms, 0);
@@ -1028,7 +1003,7 @@ void rpc_server_free(struct rpc_server *server)
     if (!server)
         return;
     titan_assert(!server->started || (server->stopped && server->handles == 0));
-    titan_assert(!server->connections && server->n_calls == 0);
+    titan_assert(LIST_EMPTY(&server->connections) && server->n_calls == 0);
     rpc_listeners_close(&server->listeners);
     rpc_tenants_free(&server->tenants);
     rpc_pair_free(server->pair);

@@ -62,21 +62,18 @@ struct rpc_method {
 struct rpc_server_options {
     const struct rpc_method *methods; /* n_methods; they outlive the server */
     size_t n_methods;
-    void *data;                      /* for every callback */
-    uint32_t max_message_bytes;      /* 0 = 4 MiB */
-    uint32_t max_concurrent_streams; /* per connection; 0 = 1024 */
-    uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
-    uint32_t max_connections;        /* for all Unix sockets, and for all TCP; 0 = 4096 */
-    uint32_t max_user_connections;   /* per uid; 0 = 256. Neither limit applies to root and the uid of this process */
-    uint32_t max_users;              /* uids with connections at a time, besides root and this process's uid; 0 = 512 */
+    void *data;                    /* for every callback */
+    uint32_t max_message_bytes;    /* 0 = 4 MiB */
+    uint32_t max_queue;            /* messages queued per outgoing stream; 0 = 256 */
+    uint32_t max_connections;      /* for all Unix sockets, and for all TCP; 0 = 4096 */
+    uint32_t max_user_connections; /* per uid; 0 = 256. Neither limit applies to root and the uid of this process */
+    uint32_t max_users;            /* uids with connections at a time, besides root and this process's uid; 0 = 512 */
     /* TCP connections per address (IPv6: per /64), per certificate or token of accepted calls, and for callers without
      * certificate and token. A new connection ends the oldest connection without a call. 0 = 256 */
     uint32_t max_peer_connections;
     /* Open calls per uid, certificate or token; calls without any of these count per address. Root and this process's
-     * uid have no limit. 0 = 4096 */
+     * uid have no limit. 0 = 4096. Of health and reflection 16 may be open, per uid or address. */
     uint32_t max_user_calls;
-    /* Open calls of health and reflection, per uid or address; 0 = 16. The same uids are exempt. */
-    uint32_t max_own_calls;
     uint32_t max_user_message_bytes; /* largest message of another uid or over TCP; 0 = max_message_bytes */
     /* Limit of gRPC's memory for one uid or address: incomplete messages and unsent output. Beyond the limit streams
      * are aborted. Many addresses together share four times this amount, and so do many uids. 0 = 64 MiB */
@@ -125,7 +122,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
 /* Numbers of refusals since the start. */
 struct rpc_refusals {
     uint64_t connections; /* beyond a limit, without a free descriptor, or ended by the proxy */
-    uint64_t calls;       /* beyond max_user_calls or max_own_calls */
+    uint64_t calls;       /* beyond max_user_calls, or too many of health and reflection */
 };
 struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* refusals of the call's server */
 void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */

@@ -41,29 +41,6 @@ titan_status rpc_target_check(const char *target, struct titan_error *err)
     return TITAN_EINVAL;
 }
 
-/* Adds one address of a list. */
-static titan_status take(struct rpc_targets *targets, const char *text, size_t len, struct titan_error *err)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_[]:%";
-    const size_t place = targets->n + 1;
-    if (place > RPC_TARGETS_MAX)
-        return titan_fail(err, TITAN_EINVAL, "address %zu, '%.*s', is one too many: at most %d", place,
-                          (int)(len < 64 ? len : 64), text, RPC_TARGETS_MAX);
-    char *to = targets->at[place - 1];
-    const bool fits = len < RPC_TARGET_MAX;
-    (void)snprintf(to, RPC_TARGET_MAX, "%.*s", (int)(fits ? len : 64), text);
-    if (!fits || port_of(to) <= 0 || strspn(to, letters) != strlen(to)) {
-        (void)titan_fail(err, TITAN_EINVAL, "address %zu, '%s', is not HOST:PORT", place, to);
-        titan_error_hint(err, "several are written as a.example:7071,b.example:7071");
-        return TITAN_EINVAL;
-    }
-    for (size_t i = 0; i < targets->n; i++)
-        if (strcasecmp(targets->at[i], to) == 0)
-            return titan_fail(err, TITAN_EINVAL, "address %zu, '%s', is address %zu once more", place, to, i + 1);
-    targets->n++;
-    return TITAN_OK;
-}
-
 void rpc_targets_report(char reported[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why)
 {
     const size_t len = strlen(reported), head = strlen(RPC_NO_ANSWER);
@@ -74,6 +51,7 @@ void rpc_targets_report(char reported[RPC_TARGETS_TEXT], const char *target, con
 
 titan_status rpc_targets_parse(const char *text, struct rpc_targets *ret, struct titan_error *err)
 {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_[]:%";
     ret->n = 0;
     if (strncmp(text, "unix:", 5) == 0 || !strchr(text, ',')) {
         TRY(rpc_target_check(text, err));
@@ -89,7 +67,22 @@ titan_status rpc_targets_parse(const char *text, struct rpc_targets *ret, struct
         size_t len = (size_t)(end - at);
         while (len > 0 && at[len - 1] == ' ')
             len--;
-        TRY(take(ret, at, len, err));
+        const size_t place = ret->n + 1;
+        if (place > RPC_TARGETS_MAX)
+            return titan_fail(err, TITAN_EINVAL, "address %zu, '%.*s', is one too many: at most %d", place,
+                              (int)(len < 64 ? len : 64), at, RPC_TARGETS_MAX);
+        char *to = ret->at[ret->n];
+        const bool fits = len < RPC_TARGET_MAX;
+        (void)snprintf(to, RPC_TARGET_MAX, "%.*s", (int)(fits ? len : 64), at);
+        if (!fits || port_of(to) <= 0 || strspn(to, letters) != strlen(to)) {
+            (void)titan_fail(err, TITAN_EINVAL, "address %zu, '%s', is not HOST:PORT", place, to);
+            titan_error_hint(err, "several are written as a.example:7071,b.example:7071");
+            return TITAN_EINVAL;
+        }
+        for (size_t i = 0; i < ret->n; i++)
+            if (strcasecmp(ret->at[i], to) == 0)
+                return titan_fail(err, TITAN_EINVAL, "address %zu, '%s', is address %zu once more", place, to, i + 1);
+        ret->n++;
     }
     return TITAN_OK;
 }

@@ -97,21 +97,24 @@ struct rpc_tenant *rpc_tenant_of_address(struct rpc_tenants *all, int fd, char *
         struct sockaddr_storage room;
     } address = {.room = {0}};
     socklen_t len = sizeof(address);
-    char host[64], port[8], key[INET6_ADDRSTRLEN];
+    char host[64], port[8], key[64];
     if (getpeername(fd, &address.any, &len) != 0 ||
         getnameinfo(&address.any, len, host, sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return NULL;
     const bool v6 = address.any.sa_family == AF_INET6, mapped = v6 && IN6_IS_ADDR_V4MAPPED(&address.v6.sin6_addr);
-    const char *v4 = mapped ? host + strlen("::ffff:") : host;
     if (!v6 || mapped) {
-        (void)snprintf(text, text_bytes, "ipv4:%s:%s", v4, port);
-        return get(all, RPC_ID_NONE, v4, false);
+        (void)snprintf(key, sizeof(key), "%s", mapped ? host + strlen("::ffff:") : host);
+        (void)snprintf(text, text_bytes, "ipv4:%s:%s", key, port);
+    } else {
+        const uint8_t *a = address.v6.sin6_addr.s6_addr;
+        (void)snprintf(text, text_bytes, "ipv6:[%s]:%s", host, port);
+        (void)snprintf(key, sizeof(key), "%02x%02x:%02x%02x:%02x%02x:%02x%02x::/64", a[0], a[1], a[2], a[3], a[4], a[5],
+                       a[6], a[7]);
     }
-    const uint8_t *a = address.v6.sin6_addr.s6_addr;
-    (void)snprintf(text, text_bytes, "ipv6:[%s]:%s", host, port);
-    (void)snprintf(key, sizeof(key), "%02x%02x:%02x%02x:%02x%02x:%02x%02x::/64", a[0], a[1], a[2], a[3], a[4], a[5],
-                   a[6], a[7]);
-    return get(all, RPC_ID_NONE, key, false);
+    struct rpc_tenant *tenant = get(all, RPC_ID_NONE, key, false);
+    if (tenant)
+        tenant->identity = (struct rpc_identity){.uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
+    return tenant;
 }
 
 struct rpc_tenant *rpc_tenant_of_call(struct rpc_tenants *all, struct rpc_tenant *connection,

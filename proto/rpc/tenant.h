@@ -31,7 +31,7 @@ struct rpc_tenant {
     struct rpc_tenant *next;      /* next tenant of the bucket */
     enum rpc_id_kind kind;        /* RPC_ID_NONE: an address */
     char key[192];                /* a uid or address as text, or the caller's name */
-    struct rpc_identity identity; /* identity of the connections of a user */
+    struct rpc_identity identity; /* of connections without a certificate; of an address: anonymous */
     bool trusted;                 /* root, or this process's uid */
     bool forgotten;               /* not in its bucket any more: another user has its place */
     uint32_t n_refs;              /* 0: the user is kept only for its name */
