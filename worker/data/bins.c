@@ -10,53 +10,40 @@
 
 #define NO_BIN UINT64_MAX
 
-/* Takes so many places from the first bin with enough room, and returns the bin. `room` is a binary tree: a node has
- * the most room of the leaves below it. Leaves [leaves, 2 leaves) are the bins. An empty bin has all its room. */
-static uint64_t take(uint64_t *room, uint64_t leaves, uint64_t places)
-{
-    uint64_t node = 1;
-    titan_assert(room[1] >= places);
-    while (node < leaves)
-        node = 2 * node + (room[2 * node] < places);
-    const uint64_t bin = node - leaves;
-    room[node] -= places;
-    for (node /= 2; node > 0; node /= 2)
-        room[node] = MAX(room[2 * node], room[2 * node + 1]);
-    return bin;
-}
-
-static titan_status place(const struct bin_document *documents, uint64_t n, uint64_t places, uint64_t *bin_of,
-                          struct bins *b, struct titan_error *err)
-{
-    uint64_t leaves = 1;
-    while (leaves < n)
-        leaves *= 2;
-    _cleanup_free_ uint64_t *room = malloc(2 * leaves * sizeof(*room));
-    if (!room)
-        return titan_fail(err, TITAN_ENOMEM, "no memory to pack %" PRIu64 " documents", n);
-    for (uint64_t i = 0; i < 2 * leaves; i++)
-        room[i] = places;
-    for (uint64_t d = 0; d < n; d++) {
-        const uint64_t needs = documents[d].n > 0 ? documents[d].n - 1 : 0;
-        bin_of[d] = NO_BIN;
-        b->too_long += needs > places;
-        if (needs == 0 || needs > places)
-            continue;
-        bin_of[d] = take(room, leaves, needs);
-        b->n = MAX(b->n, bin_of[d] + 1);
-        b->places += needs;
-    }
-    return TITAN_OK;
-}
-
 titan_status bins_fill(const struct bin_document *documents, uint64_t n, uint64_t places, struct bins *ret,
                        struct titan_error *err)
 {
     titan_assert(!ret->first && places > 0);
-    _cleanup_free_ uint64_t *bin_of = calloc(n + 1, sizeof(*bin_of));
-    if (!bin_of)
+    uint64_t leaves = 1;
+    while (leaves < n)
+        leaves *= 2;
+    _cleanup_free_ uint64_t *bin_of = calloc(n + 1, sizeof(*bin_of)), *room = malloc(2 * leaves * sizeof(*room));
+    if (!bin_of || !room)
         return titan_fail(err, TITAN_ENOMEM, "no memory to pack %" PRIu64 " documents", n);
-    TRY(place(documents, n, places, bin_of, ret, err));
+
+    /* Each document takes its places from the first bin with enough room. `room` is a binary tree: a node has the most
+     * room of the leaves below it. Leaves [leaves, 2 leaves) are the bins. An empty bin has all its room. */
+    for (uint64_t i = 0; i < 2 * leaves; i++)
+        room[i] = places;
+    for (uint64_t d = 0; d < n; d++) {
+        const uint64_t needs = documents[d].n > 0 ? documents[d].n - 1 : 0;
+        uint64_t node = 1;
+        bin_of[d] = NO_BIN;
+        ret->too_long += needs > places;
+        if (needs == 0 || needs > places)
+            continue;
+        titan_assert(room[1] >= needs);
+        while (node < leaves)
+            node = 2 * node + (room[2 * node] < needs);
+        bin_of[d] = node - leaves;
+        room[node] -= needs;
+        for (node /= 2; node > 0; node /= 2)
+            room[node] = MAX(room[2 * node], room[2 * node + 1]);
+        ret->n = MAX(ret->n, bin_of[d] + 1);
+        ret->places += needs;
+    }
+
+    /* The documents of each bin follow each other. */
     ret->first = calloc(ret->n + 2, sizeof(*ret->first));
     ret->documents = calloc(n + 1, sizeof(*ret->documents));
     if (!ret->first || !ret->documents) {

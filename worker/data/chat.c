@@ -36,6 +36,7 @@ static const struct template templates[] = {
 struct chat {
     const struct template *template; /* NULL: none */
     int32_t begin, open, close, end; /* TOKEN_NONE: none */
+    int32_t eos;
     char prompt[256], completion[256];
 };
 
@@ -54,7 +55,8 @@ titan_status chat_open(const struct chat_options *options, const struct tokenize
 {
     const char *name = options->template ? options->template : "none";
     const struct template *found = NULL;
-    struct chat c = {.begin = TOKEN_NONE, .open = TOKEN_NONE, .close = TOKEN_NONE, .end = TOKEN_NONE};
+    struct chat c = {
+        .begin = TOKEN_NONE, .open = TOKEN_NONE, .close = TOKEN_NONE, .end = TOKEN_NONE, .eos = options->eos};
     for (size_t i = 0; i < ARRAY_SIZE(templates); i++)
         if (strcmp(templates[i].name, name) == 0)
             found = &templates[i];
@@ -160,40 +162,28 @@ static titan_status put_turn(struct writing *w, enum role role, const char *cont
     return TITAN_OK;
 }
 
-static enum role role_of(const char *name)
+static titan_status put_record(struct writing *w, const struct json *record, struct titan_error *err)
 {
     static const char *const names[ROLES] = {"system", "user", "assistant"};
-    int i = 0;
-    while (i < ROLES && strcmp(name, names[i]) != 0)
-        i++;
-    return (enum role)i;
-}
-
-static titan_status put_messages(struct writing *w, const struct json *messages, struct titan_error *err)
-{
-    if (!w->chat->template)
-        w->why = "messages need a chat template (" CHAT_TEMPLATES ")";
-    for (const struct json *m = messages->first; m && !w->why; m = m->next) {
-        const char *content = json_string(m, "content", NULL);
-        const enum role role = role_of(json_string(m, "role", ""));
-        if (role == ROLES || !w->chat->template->roles[role])
-            w->why = "a message has a role that the template does not know";
-        else if (!content)
-            w->why = "the content of a message is no string";
-        else
-            TRY(put_turn(w, role, content, err));
-    }
-    return TITAN_OK;
-}
-
-static titan_status put_record(struct writing *w, const struct json *record, int32_t eos, struct titan_error *err)
-{
     const struct chat *c = w->chat;
     const struct json *messages = json_get(record, "messages");
     const char *prompt = json_string(record, c->prompt, NULL), *completion = json_string(record, c->completion, NULL);
     TRY(put_token(w, c->begin, false, err));
     if (messages && messages->type == JSON_ARRAY) {
-        TRY(put_messages(w, messages, err));
+        if (!c->template)
+            w->why = "messages need a chat template (" CHAT_TEMPLATES ")";
+        for (const struct json *m = messages->first; m && !w->why; m = m->next) {
+            const char *content = json_string(m, "content", NULL), *name = json_string(m, "role", "");
+            int role = 0;
+            while (role < ROLES && strcmp(name, names[role]) != 0)
+                role++;
+            if (role == ROLES || !c->template->roles[role])
+                w->why = "a message has a role that the template does not know";
+            else if (!content)
+                w->why = "the content of a message is no string";
+            else
+                TRY(put_turn(w, (enum role)role, content, err));
+        }
     } else if (!prompt || !completion) {
         w->why =
             record->type == JSON_OBJECT ? "no array of messages, and no prompt with a completion" : "not a JSON object";
@@ -209,11 +199,12 @@ static titan_status put_record(struct writing *w, const struct json *record, int
         w->why = "no answer to train on";
     TRY(put_token(w, TOKEN_NONE, false, err));
     const struct tokens *ids = &w->out->ids;
-    return ids->n > 0 && c->template && ids->ids[ids->n - 1] == eos ? TITAN_OK : put_token(w, eos, !c->template, err);
+    const bool ended = ids->n > 0 && c->template && ids->ids[ids->n - 1] == c->eos;
+    return ended ? TITAN_OK : put_token(w, c->eos, !c->template, err);
 }
 
-bool chat_encode(const struct chat *c, struct tokenizer_encoder *encoder, int32_t eos, const char *record, size_t n,
-                 struct chat_tokens *out, const char **ret_why, struct titan_error *err)
+bool chat_encode(const struct chat *c, struct tokenizer_encoder *encoder, const char *record, size_t n,
+                 struct chat_tokens *out, struct titan_error *err)
 {
     struct writing w = {.chat = c, .encoder = encoder, .out = out};
     struct json *root = NULL;
@@ -223,9 +214,9 @@ bool chat_encode(const struct chat *c, struct tokenizer_encoder *encoder, int32_
     if (json_parse(record, n, &root, NULL) != TITAN_OK)
         w.why = "not JSON, or with a NUL";
     else
-        status = put_record(&w, root, eos, err);
+        status = put_record(&w, root, err);
     json_free(root);
     buf_free(&w.text);
-    *ret_why = status == TITAN_OK ? w.why : NULL;
+    out->why = status == TITAN_OK ? w.why : NULL;
     return status == TITAN_OK && !w.why;
 }

@@ -23,6 +23,7 @@ struct chat_options {
     const char *template;            /* NULL or "none" = none */
     const char *prompt, *completion; /* field names; NULL = "prompt", "completion" */
     bool bos;                        /* begin with the tokenizer's begin of text, if the template has none */
+    int32_t eos;                     /* ends each record */
 };
 
 struct chat;
@@ -37,11 +38,12 @@ struct chat_tokens {
     uint8_t *trained; /* per token: 0 or 1 */
     size_t n, cap;
     uint64_t text_bytes;
+    const char *why; /* the record's fault; NULL: it has none */
 };
 void chat_tokens_free(struct chat_tokens *t);
-/* Replaces *out with the tokens of a record and a final eos. False with *ret_why set: the record has this fault. False
- * with *ret_why NULL: err has the failure. */
-bool chat_encode(const struct chat *c, struct tokenizer_encoder *encoder, int32_t eos, const char *record, size_t n,
-                 struct chat_tokens *out, const char **ret_why, struct titan_error *err);
+/* Replaces *out with the tokens of a record and a final eos. False with out->why set: the record has this fault. False
+ * with out->why NULL: err has the failure. */
+bool chat_encode(const struct chat *c, struct tokenizer_encoder *encoder, const char *record, size_t n,
+                 struct chat_tokens *out, struct titan_error *err);
 
 #endif

@@ -121,20 +121,6 @@ static uint64_t token_at(const uint8_t *data, uint32_t width, uint64_t at)
     }
 }
 
-/* Reads ids [at, at+n) of a segment's file. Returns the index of the first id that is vocab_size or more, or n without
- * such an id. */
-static int64_t read_ids(const uint8_t *data, uint32_t width, uint64_t at, int64_t n, uint64_t vocab_size, int32_t *ret)
-{
-    titan_assert(n >= 0);
-    for (int64_t i = 0; i < n; i++) {
-        const uint64_t id = token_at(data, width, at + (uint64_t)i);
-        if (id >= vocab_size)
-            return i;
-        ret[i] = (int32_t)id;
-    }
-    return n;
-}
-
 static titan_status too_large(uint64_t id, uint64_t place, int64_t vocab_size, titan_status status,
                               struct titan_error *err)
 {
@@ -155,10 +141,13 @@ titan_status corpus_read(const struct corpus *c, uint64_t at, int64_t n, int64_t
         const int64_t here = (int64_t)MIN((uint64_t)n, s->tokens - from);
         const int64_t stored = from < in_file ? (int64_t)MIN((uint64_t)here, in_file - from) : 0;
         const uint8_t *data = segment_data(c, s);
-        const int64_t read = read_ids(data, s->width, from, stored, limit, ret);
-        if (read < stored)
-            return too_large(token_at(data, s->width, from + (uint64_t)read), at + (uint64_t)read, (int64_t)limit,
-                             TITAN_ECORRUPT, err);
+        titan_assert(stored >= 0 && stored <= here);
+        for (int64_t i = 0; i < stored; i++) {
+            const uint64_t id = token_at(data, s->width, from + (uint64_t)i);
+            if (id >= limit)
+                return too_large(id, at + (uint64_t)i, (int64_t)limit, TITAN_ECORRUPT, err);
+            ret[i] = (int32_t)id;
+        }
         if (stored < here)
             ret[stored] = c->separator;
         at += (uint64_t)here;
@@ -180,63 +169,43 @@ uint64_t corpus_document(const struct segment *s, uint64_t d)
     return MIN(token_at(x->offsets, 8, d) / x->unit, s->tokens);
 }
 
-/* The last document that begins at or before token t of the segment. */
-static uint64_t find_document(const struct segment *s, uint64_t t)
-{
-    titan_assert(s->index.documents > 0);
-    uint64_t lo = 0, hi = s->index.documents;
-    while (hi - lo > 1) {
-        const uint64_t mid = lo + (hi - lo) / 2;
-        if (corpus_document(s, mid) <= t)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-/* Sets for each of a segment's tokens [base, base+n) where its document begins. In the caller's read these tokens have
- * the numbers first, first+1, ... Returns the begin of the last document. */
-static int32_t starts_by_index(const struct segment *s, uint64_t base, int64_t n, int64_t first, int32_t start,
-                               int32_t *ret)
-{
-    titan_assert(n >= 0 && s->index.documents > 0);
-    uint64_t d = find_document(s, base), next = corpus_document(s, d + 1);
-    if (corpus_document(s, d) == base)
-        start = (int32_t)first;
-    for (int64_t i = 0; i < n; i++) {
-        while (base + (uint64_t)i >= next && d + 1 < s->index.documents) {
-            const uint64_t after = corpus_document(s, ++d + 1);
-            start = (int32_t)(first + i);
-            next = after < next ? s->tokens : after; /* offsets that do not ascend are no index */
-        }
-        ret[first + i] = start;
-    }
-    return start;
-}
-
-static int32_t starts_by_separator(int32_t separator, int64_t n, int64_t first, int32_t start, const int32_t *tokens,
-                                   int32_t *ret)
-{
-    for (int64_t i = first; i < first + n; i++) {
-        ret[i] = start;
-        if (tokens[i] == separator)
-            start = (int32_t)i + 1;
-    }
-    return start;
-}
-
 void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret)
 {
     titan_assert(n >= 0 && at <= c->tokens && (uint64_t)n <= c->tokens - at);
-    int32_t start = 0;
+    int32_t start = 0; /* where the token's document begins, in the caller's read */
     for (int64_t i = 0; i < n;) {
         const struct segment *s = &c->segments[find_segment(c, at + (uint64_t)i)];
-        const uint64_t base = at + (uint64_t)i - s->start;
-        const int64_t here = (int64_t)MIN((uint64_t)(n - i), s->tokens - base);
-        start = s->index.documents ? starts_by_index(s, base, here, i, start, ret)
-                                   : starts_by_separator(c->separator, here, i, start, tokens, ret);
-        i += here;
+        const uint64_t base = at + (uint64_t)i - s->start, documents = s->index.documents;
+        const int64_t first = i, end = i + (int64_t)MIN((uint64_t)(n - i), s->tokens - base);
+        if (documents == 0) { /* separators end the documents */
+            for (; i < end; i++) {
+                ret[i] = start;
+                if (tokens[i] == c->separator)
+                    start = (int32_t)i + 1;
+            }
+            continue;
+        }
+
+        /* The last document that begins at or before the segment's token `base`. */
+        uint64_t d = 0;
+        for (uint64_t hi = documents; hi - d > 1;) {
+            const uint64_t mid = d + (hi - d) / 2;
+            if (corpus_document(s, mid) <= base)
+                d = mid;
+            else
+                hi = mid;
+        }
+        uint64_t next = corpus_document(s, d + 1);
+        if (corpus_document(s, d) == base)
+            start = (int32_t)first;
+        for (; i < end; i++) {
+            while (base + (uint64_t)(i - first) >= next && d + 1 < documents) {
+                const uint64_t after = corpus_document(s, ++d + 1);
+                start = (int32_t)i;
+                next = after < next ? s->tokens : after; /* offsets that do not ascend are no index */
+            }
+            ret[i] = start;
+        }
     }
 }
 
@@ -317,32 +286,26 @@ static titan_status check_part(const struct corpus *c, const struct segment *s, 
     return TITAN_OK;
 }
 
-static titan_status check_segment(const struct corpus *c, const struct segment *s, int64_t vocab_size,
-                                  struct titan_error *err)
-{
-    titan_assert(s->separated <= s->tokens);
-    const uint64_t n = s->tokens - s->separated;
-    if (s->width < 8 && (uint64_t)vocab_size >= UINT64_C(1) << 8 * s->width)
-        return TITAN_OK;
-    if (s->id_max >= 0 && s->id_max < vocab_size)
-        return TITAN_OK;
-    if (s->id_max >= 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "the training data has ids up to %" PRId64 ", model.vocab_size is %" PRId64
-                          ": it was made with a larger vocabulary",
-                          s->id_max, vocab_size);
-    if (n <= CHECK_TOKENS)
-        return check_part(c, s, 0, n, vocab_size, err);
-    const uint64_t part = CHECK_TOKENS / CHECK_PARTS, step = (n - part) / (CHECK_PARTS - 1);
-    for (uint64_t i = 0; i < CHECK_PARTS; i++)
-        TRY(check_part(c, s, i * step, part, vocab_size, err));
-    return TITAN_OK;
-}
-
 titan_status corpus_check_ids(const struct corpus *c, int64_t vocab_size, struct titan_error *err)
 {
     titan_assert(vocab_size > 0);
-    for (size_t i = 0; i < c->n; i++)
-        TRY(check_segment(c, &c->segments[i], vocab_size, err));
+    for (size_t k = 0; k < c->n; k++) {
+        const struct segment *s = &c->segments[k];
+        titan_assert(s->separated <= s->tokens);
+        const uint64_t n = s->tokens - s->separated;
+        if ((s->width < 8 && (uint64_t)vocab_size >= UINT64_C(1) << 8 * s->width) ||
+            (s->id_max >= 0 && s->id_max < vocab_size))
+            continue;
+        if (s->id_max >= 0)
+            return titan_fail(err, TITAN_EINVAL,
+                              "the training data has ids up to %" PRId64 ", model.vocab_size is %" PRId64
+                              ": it was made with a larger vocabulary",
+                              s->id_max, vocab_size);
+        const bool whole = n <= CHECK_TOKENS;
+        const uint64_t parts = whole ? 1 : CHECK_PARTS, part = whole ? n : CHECK_TOKENS / CHECK_PARTS,
+                       step = (n - part) / (CHECK_PARTS - 1);
+        for (uint64_t i = 0; i < parts; i++)
+            TRY(check_part(c, s, i * step, part, vocab_size, err));
+    }
     return TITAN_OK;
 }

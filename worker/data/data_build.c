@@ -490,17 +490,8 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Is it a file that a killed build had not finished? Such files are shard-N.bin.part and notes with a temporary
- * name. */
-static bool is_leftover(const char *name)
-{
-    const size_t n = strlen(name);
-    return strncmp(name, SHARD_SET_NAME ".", sizeof(SHARD_SET_NAME)) == 0 ||
-           strncmp(name, SHARD_BUILD_NAME ".", sizeof(SHARD_BUILD_NAME)) == 0 ||
-           (strncmp(name, "shard-", 6) == 0 && n > 5 && strcmp(name + n - 5, ".part") == 0);
-}
-
-/* Removes leftovers from a folder, and with `all` also the shards and notes. Other files stay. */
+/* Removes what a killed build had not finished, and with `all` also the shards and notes. Other files stay. Unfinished
+ * are shard-N.bin.part, and notes with a temporary name. */
 static titan_status clean_folder(const char *dir, bool all, struct titan_error *err)
 {
     DIR *d = opendir(dir);
@@ -509,42 +500,18 @@ static titan_status clean_folder(const char *dir, bool all, struct titan_error *
     const struct dirent *e;
     titan_status status = TITAN_OK;
     while (status == TITAN_OK && (e = readdir(d))) {
-        const bool ours = strcmp(e->d_name, SHARD_SET_NAME) == 0 || strcmp(e->d_name, SHARD_BUILD_NAME) == 0 ||
-                          strncmp(e->d_name, "shard-", 6) == 0;
-        if ((is_leftover(e->d_name) || (all && ours)) && unlinkat(dirfd(d), e->d_name, 0) < 0 && errno != ENOENT)
-            status = titan_fail_errno(err, "cannot remove '%s/%s'", dir, e->d_name);
+        const char *const name = e->d_name;
+        const size_t n = strlen(name);
+        const bool shard = strncmp(name, "shard-", 6) == 0,
+                   ours = strcmp(name, SHARD_SET_NAME) == 0 || strcmp(name, SHARD_BUILD_NAME) == 0 || shard,
+                   leftover = strncmp(name, SHARD_SET_NAME ".", sizeof(SHARD_SET_NAME)) == 0 ||
+                              strncmp(name, SHARD_BUILD_NAME ".", sizeof(SHARD_BUILD_NAME)) == 0 ||
+                              (shard && strcmp(name + n - 5, ".part") == 0);
+        if ((leftover || (all && ours)) && unlinkat(dirfd(d), name, 0) < 0 && errno != ENOENT)
+            status = titan_fail_errno(err, "cannot remove '%s/%s'", dir, name);
     }
     (void)closedir(d);
     return status;
-}
-
-static titan_status take_folder(const struct build_options *o, int *ret_fd, struct titan_error *err)
-{
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof(path), "%s/shard-00000.bin.part", o->out) >= PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "'%.64s...': the path is too long", o->out);
-    TRY(dir_make(o->out, err));
-    *ret_fd = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*ret_fd < 0)
-        return titan_fail_errno(err, "folder '%s'", o->out);
-    int code;
-    do
-        code = flock(*ret_fd, LOCK_EX | (o->wait ? 0 : LOCK_NB));
-    while (code < 0 && errno == EINTR);
-    if (code < 0 && errno == EWOULDBLOCK)
-        return titan_fail(err, TITAN_ECONFLICT, "another data build writes to '%s'", o->out);
-    return code < 0 ? titan_fail_errno(err, "cannot lock '%s'", o->out) : TITAN_OK;
-}
-
-static bool is_empty(const char *dir)
-{
-    DIR *d = opendir(dir);
-    const struct dirent *e = NULL;
-    while (d && (e = readdir(d)) && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0))
-        ;
-    if (d)
-        (void)closedir(d);
-    return !e;
 }
 
 /* Decides by the folder's content: it is empty, has an unfinished build, has all data, or has something else. */
@@ -571,7 +538,13 @@ static titan_status look_around(struct build *b, struct titan_error *err)
         titan_error_hint(err, "name another folder; --force begins anew in this one");
         return TITAN_ECONFLICT;
     }
-    if (!any && !is_empty(dir) && !b->opt->fresh) {
+    DIR *d = any || b->opt->fresh ? NULL : opendir(dir);
+    const struct dirent *e = NULL;
+    while (d && (e = readdir(d)) && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0))
+        ;
+    if (d)
+        (void)closedir(d);
+    if (e) {
         (void)titan_fail(err, TITAN_EEXIST, "folder '%s' is not empty", dir);
         titan_error_hint(err, "name another one; --force builds beside what is there");
         return TITAN_EEXIST;
@@ -597,20 +570,6 @@ static titan_status look_around(struct build *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-static void prepare_set(struct build *b)
-{
-    struct shard_set *set = &b->now.set;
-    const struct tokenizer *t = b->opt->tokenizer;
-    b->now = b->stored;
-    b->stored.set = (struct shard_set){0}; /* moved */
-    (void)snprintf(set->tokenizer, sizeof(set->tokenizer), "%s", b->opt->tokenizer_name);
-    (void)snprintf(set->pattern, sizeof(set->pattern), "%s", tokenizer_pattern(t));
-    set->tokenizer_hash = tokenizer_hash(t);
-    set->vocab_size = tokenizer_vocabulary(t);
-    set->eos = eos_of(b->opt);
-    set->width = set->vocab_size <= 1 << 16 ? 2 : 4;
-}
-
 /* Other threads cut and encode the texts, and this thread writes them. */
 static titan_status run_pipeline(struct build *b, struct titan_error *err)
 {
@@ -622,9 +581,10 @@ static titan_status run_pipeline(struct build *b, struct titan_error *err)
                          .width = b->now.set.width,
                          .bos = b->opt->bos ? tokenizer_bos(b->opt->tokenizer) : TOKEN_NONE,
                          .eos = b->now.set.eos};
+    struct chat_options chat = b->opt->chat;
+    chat.eos = p.eos;
     TRY(data_piece_reader_open(&reader, &p.reader, err));
-    titan_status status =
-        b->opt->files == BUILD_SFT ? chat_open(&b->opt->chat, b->opt->tokenizer, &p.chat, err) : TITAN_OK;
+    titan_status status = b->opt->files == BUILD_SFT ? chat_open(&chat, b->opt->tokenizer, &p.chat, err) : TITAN_OK;
     p.slots = calloc(p.n_slots, sizeof(*p.slots));
     p.threads = calloc((size_t)encoders + 1, sizeof(*p.threads));
     if (status == TITAN_OK && (!p.slots || !p.threads))
@@ -710,7 +670,10 @@ static void fill_report(const struct build *b, const struct state *s)
 
 static titan_status build_all(struct build *b, struct titan_error *err)
 {
+    const struct tokenizer *const t = b->opt->tokenizer;
+    const char *const out = b->opt->out;
     _cleanup_fd_ int folder = -1; /* locked */
+    char path[PATH_MAX];
     struct stat st;
     if (eos_of(b->opt) == TOKEN_NONE) {
         (void)titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no end of text (eos_token), which separates documents",
@@ -721,31 +684,52 @@ static titan_status build_all(struct build *b, struct titan_error *err)
     TRY(inputs_list(b->opt, &b->in, err));
     b->report->left_out = b->in.files.left_out;
     if (!b->counts) {
-        b->made = lstat(b->opt->out, &st) < 0;
-        TRY(take_folder(b->opt, &folder, err));
+        b->made = lstat(out, &st) < 0;
+        if (snprintf(path, sizeof(path), "%s/shard-00000.bin.part", out) >= PATH_MAX)
+            return titan_fail(err, TITAN_EINVAL, "'%.64s...': the path is too long", out);
+        TRY(dir_make(out, err));
+        folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (folder < 0)
+            return titan_fail_errno(err, "folder '%s'", out);
+        int code;
+        do
+            code = flock(folder, LOCK_EX | (b->opt->wait ? 0 : LOCK_NB));
+        while (code < 0 && errno == EINTR);
+        if (code < 0 && errno == EWOULDBLOCK)
+            return titan_fail(err, TITAN_ECONFLICT, "another data build writes to '%s'", out);
+        if (code < 0)
+            return titan_fail_errno(err, "cannot lock '%s'", out);
         TRY(look_around(b, err));
         if (b->report->there) {
             fill_report(b, &b->stored);
             return TITAN_OK;
         }
     }
-    prepare_set(b);
+
+    struct shard_set *const set = &b->now.set;
+    b->now = b->stored;
+    b->stored.set = (struct shard_set){0}; /* moved */
+    (void)snprintf(set->tokenizer, sizeof(set->tokenizer), "%s", b->opt->tokenizer_name);
+    (void)snprintf(set->pattern, sizeof(set->pattern), "%s", tokenizer_pattern(t));
+    set->tokenizer_hash = tokenizer_hash(t);
+    set->vocab_size = tokenizer_vocabulary(t);
+    set->eos = eos_of(b->opt);
+    set->width = set->vocab_size <= 1 << 16 ? 2 : 4;
     titan_status status = run_pipeline(b, err);
     if (status == TITAN_OK && b->writer && shard_writer_tokens(b->writer) > 0)
         status = finish_shard(b, err);
     shard_writer_abandon(TAKE(b->writer));
-    if (status == TITAN_OK && b->now.set.tokens == 0)
+    if (status == TITAN_OK && set->tokens == 0)
         status = refuse_empty(b, err);
     if (!b->counts) {
-        b->now.set.bad_records = b->now.bad_records;
+        set->bad_records = b->now.bad_records;
         if (status == TITAN_OK)
-            status = state_write(b->opt->out, &b->now, err); /* notes bad records after the last document */
+            status = state_write(out, &b->now, err); /* notes bad records after the last document */
         if (status == TITAN_OK)
-            status = shard_set_write(b->opt->out, &b->now.set, err);
+            status = shard_set_write(out, set, err);
         /* A build that failed before its first whole shard has no state to resume from, so its files go. */
-        if (status != TITAN_OK && b->now.set.n == 0 && !b->opt->wait &&
-            clean_folder(b->opt->out, true, NULL) == TITAN_OK && b->made)
-            (void)rmdir(b->opt->out);
+        if (status != TITAN_OK && set->n == 0 && !b->opt->wait && clean_folder(out, true, NULL) == TITAN_OK && b->made)
+            (void)rmdir(out);
     }
     TRY(status);
     fill_report(b, &b->now);

@@ -72,19 +72,6 @@ static int processors(void)
 
 /* --- build -------------------------------------------------------------------------------------------------------- */
 
-static titan_status read_format(const struct args *args, enum build_files *ret, struct titan_error *err)
-{
-    static const char *const names[] = {
-        [BUILD_AUTO] = "auto", [BUILD_TEXT] = "text", [BUILD_JSONL] = "jsonl", [BUILD_SFT] = "sft"};
-    const char *text = args_text(args, "format", "auto");
-    for (int i = BUILD_AUTO; i <= BUILD_SFT; i++) {
-        *ret = (enum build_files)i;
-        if (strcmp(text, names[i]) == 0)
-            return TITAN_OK;
-    }
-    return titan_fail(err, TITAN_EINVAL, "--format is auto, text, jsonl or sft, not '%.64s'", text);
-}
-
 static void print_report(const struct build_report *r, const char *out, double seconds)
 {
     char duration[UNITS_TEXT];
@@ -149,8 +136,11 @@ static titan_status read_json(const struct args *args, bool *ret, struct titan_e
 
 static titan_status build(const struct args *args, struct titan_error *err)
 {
+    static const char *const formats[] = {
+        [BUILD_AUTO] = "auto", [BUILD_TEXT] = "text", [BUILD_JSONL] = "jsonl", [BUILD_SFT] = "sft"};
     struct tokenizer *tokenizer = NULL;
     struct build_report report;
+    size_t format = 0;
     int64_t threads;
     int32_t eos;
     bool json;
@@ -172,7 +162,12 @@ static titan_status build(const struct args *args, struct titan_error *err)
     if (!o.tokenizer_name || !o.out || o.n_inputs < 1)
         return titan_fail(err, TITAN_EINVAL, "data build needs --tokenizer, --out and at least one INPUT");
     TRY(read_json(args, &json, err));
-    TRY(read_format(args, &o.files, err));
+    const char *const files = args_text(args, "format", formats[BUILD_AUTO]);
+    while (format < ARRAY_SIZE(formats) && strcmp(files, formats[format]) != 0)
+        format++;
+    if (format == ARRAY_SIZE(formats))
+        return titan_fail(err, TITAN_EINVAL, "--format is auto, text, jsonl or sft, not '%.64s'", files);
+    o.files = (enum build_files)format;
     const char *const encoding = args_text(args, "encoding", "utf-8");
     o.encoding = strcmp(encoding, "latin-1") == 0 ? TEXT_LATIN1 : TEXT_UTF8;
     if (o.encoding == TEXT_UTF8 && strcmp(encoding, "utf-8") != 0)
@@ -227,20 +222,10 @@ static titan_status inspect(const struct args *args, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status verify(const struct args *args, struct titan_error *err)
-{
-    for (int i = 1; i < args->n; i++) {
-        _cleanup_(buf_free) struct buf text = BUF_INIT;
-        TRY(data_verify(args->words[i], &text, err));
-        (void)fputs(text.data, stdout);
-    }
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     const char *action = args->words[0];
-    titan_status status;
+    titan_status status = TITAN_OK;
     (void)with;
     if (strcmp(action, "build") == 0) {
         status = build(args, err);
@@ -248,8 +233,15 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return titan_fail(err, TITAN_EINVAL, "data: there are build, inspect and verify, not '%.64s'", action);
     } else if (args->n < 2) {
         return titan_fail(err, TITAN_EINVAL, "data %s: the DIR or FILE is missing", action);
+    } else if (strcmp(action, "inspect") == 0) {
+        status = inspect(args, err);
     } else {
-        status = strcmp(action, "inspect") == 0 ? inspect(args, err) : verify(args, err);
+        for (int i = 1; i < args->n && status == TITAN_OK; i++) {
+            _cleanup_(buf_free) struct buf text = BUF_INIT;
+            status = data_verify(args->words[i], &text, err);
+            if (status == TITAN_OK)
+                (void)fputs(text.data, stdout);
+        }
     }
     return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
 }

@@ -62,45 +62,6 @@ static titan_status open_shards(struct corpus *c, const char *path, const struct
     return status;
 }
 
-/* Opens files of tokens, which do not name their tokenizer. The run's tokenizer determines the separator of documents.
- * With the tokenizer "bytes" the format determines it. */
-static titan_status open_tokens(struct corpus *c, struct dataset_found *found, const char *path,
-                                enum data_format format, const struct dataset_options *o, struct titan_error *err)
-{
-    _cleanup_(data_files_clear) struct data_files files = {0};
-    int32_t separator = -1;
-    TRY(data_format_files(path, format, o->split, &files, err));
-    /* Files of tokens are one stream in the order of their names. So the code does not guess which files belong to
-     * it. */
-    if (files.left_out.by[OMITTED_HELD_OUT].n > 0) {
-        (void)titan_fail(err, TITAN_EINVAL,
-                         "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')",
-                         path, files.left_out.by[OMITTED_HELD_OUT].first);
-        if (err)
-            titan_error_hint(err, "name what is trained on: a file ('%.60s') or a pattern (\"DIR/*train*.bin\")",
-                             files.file[0].path);
-        return TITAN_EINVAL;
-    }
-    TRY(corpus_open_tokens(c, &files, format, &separator, err));
-    c->separator = is_bytes(o) ? separator : tokenizer_eos(o->tokenizer);
-    found->left_out = files.left_out;
-    return TITAN_OK;
-}
-
-/* *ret_encoded: a file is packed or UTF-16, and nothing was opened. With too much text to decode, such files are left
- * out. */
-static titan_status open_bytes(struct corpus *c, struct dataset_found *found, const char *path,
-                               const struct dataset_options *o, bool *ret_encoded, struct titan_error *err)
-{
-    _cleanup_(data_files_clear) struct data_files files = {0};
-    TRY(data_format_files(path, DATA_TEXT, o->split, &files, err));
-    TRY(corpus_open_text(c, &files, files.bytes <= TOKENISE_BYTES_MAX / 4, ret_encoded, err));
-    found->left_out = files.left_out;
-    if (*ret_encoded)
-        corpus_close(c);
-    return TITAN_OK;
-}
-
 /* --- text that must become tokens first --------------------------------------------------------------------------- */
 
 static bool is_kind(const struct dataset_source *source, const char *kind)
@@ -187,19 +148,43 @@ static titan_status open_text(struct corpus *c, struct dataset_found *found, con
 static titan_status open_source(struct corpus *c, struct dataset_found *found, const struct dataset_source *source,
                                 const struct dataset_options *o, struct titan_error *err)
 {
+    _cleanup_(data_files_clear) struct data_files files = {0};
     const enum data_format format = data_format_of(source->path);
-    const bool text = is_kind(source, "text");
-    bool encoded = true;
-    found->what = format == DATA_SHARDS || text ? data_format_name(format)
-                  : is_kind(source, "sft")      ? "conversations"
-                                                : "JSON lines";
-    if (format == DATA_SHARDS)
+    const bool text = is_kind(source, "text"), shards = format == DATA_SHARDS;
+    const bool reads = text && !shards && (format != DATA_TEXT || is_bytes(o)); /* the files as they are */
+    bool encoded = !reads;
+    found->what = shards || text ? data_format_name(format) : is_kind(source, "sft") ? "conversations" : "JSON lines";
+    if (shards)
         TRY(open_shards(c, source->path, o, err));
-    else if (text && format != DATA_TEXT)
-        TRY(open_tokens(c, found, source->path, format, o, err));
-    else if (text && is_bytes(o))
-        TRY(open_bytes(c, found, source->path, o, &encoded, err));
-    if (format != DATA_SHARDS && (!text || format == DATA_TEXT) && encoded)
+    if (reads)
+        TRY(data_format_files(source->path, format, o->split, &files, err));
+    if (reads && format == DATA_TEXT) {
+        /* Packed and UTF-16 files must be decoded. With too much text to decode, such files are left out. */
+        TRY(corpus_open_text(c, &files, files.bytes <= TOKENISE_BYTES_MAX / 4, &encoded, err));
+        if (encoded)
+            corpus_close(c);
+    } else if (reads) {
+        /* Files of tokens are one stream in the order of their names. So the code does not guess which files belong to
+         * it. */
+        const char *const held_out = files.left_out.by[OMITTED_HELD_OUT].first;
+        int32_t separator = -1;
+        if (files.left_out.by[OMITTED_HELD_OUT].n > 0) {
+            (void)titan_fail(
+                err, TITAN_EINVAL,
+                "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')",
+                source->path, held_out);
+            if (err)
+                titan_error_hint(err, "name what is trained on: a file ('%.60s') or a pattern (\"DIR/*train*.bin\")",
+                                 files.file[0].path);
+            return TITAN_EINVAL;
+        }
+        TRY(corpus_open_tokens(c, &files, format, &separator, err));
+        /* Such files do not name their tokenizer, so the run's has the separator of documents. With "bytes" the format
+         * has it. */
+        c->separator = is_bytes(o) ? separator : tokenizer_eos(o->tokenizer);
+    }
+    found->left_out = files.left_out;
+    if (!shards && encoded)
         TRY(open_text(c, found, source, o, err));
     found->files = found->files ? found->files : c->n;
     found->documents = corpus_documents(c);
@@ -212,38 +197,29 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
     return TITAN_OK;
 }
 
-static titan_status pack_source(struct dataset *ds, int k, const char *path, uint64_t *ret, struct titan_error *err)
-{
-    struct dataset_found *found = &ds->found[k];
-    struct bins *bins = &ds->bins[k];
-    const uint64_t places = (uint64_t)ds->seq_len;
-    _cleanup_free_ struct bin_document *documents = NULL;
-    titan_status status = corpus_list_documents(&ds->sources[k], &documents, err);
-    if (status == TITAN_OK)
-        status = bins_fill(documents, corpus_documents(&ds->sources[k]), places, bins, err);
-    if (status == TITAN_OK && bins->n == 0)
-        status = titan_fail(err, TITAN_EINVAL, "it has no document of 2 to %" PRIu64 " tokens", places + 1);
-    if (status != TITAN_OK)
-        return titan_error_wrap(err, "training.packing: '%s'", path);
-    found->packed = *ret = bins->n;
-    found->padding = bins->n * places - bins->places;
-    found->too_long = bins->too_long;
-    return TITAN_OK;
-}
-
 /* Chooses the windows that are read. With a mask it keeps only windows with a trained target, so every step has such
  * targets. */
 static titan_status choose_windows(struct dataset *ds, int k, const char *path, uint64_t *ret, struct titan_error *err)
 {
     const struct corpus *c = &ds->sources[k];
-    const struct bins *b = &ds->bins[k];
+    struct bins *b = &ds->bins[k];
     struct dataset_found *found = &ds->found[k];
     const uint64_t seq_len = (uint64_t)ds->seq_len;
     uint64_t kept = 0;
-    if (ds->packs)
-        TRY(pack_source(ds, k, path, ret, err));
-    else
-        *ret = c->tokens > 0 ? (c->tokens - 1) / seq_len : 0;
+    *ret = c->tokens > 0 ? (c->tokens - 1) / seq_len : 0;
+    if (ds->packs) {
+        _cleanup_free_ struct bin_document *documents = NULL;
+        titan_status status = corpus_list_documents(c, &documents, err);
+        if (status == TITAN_OK)
+            status = bins_fill(documents, corpus_documents(c), seq_len, b, err);
+        if (status == TITAN_OK && b->n == 0)
+            status = titan_fail(err, TITAN_EINVAL, "it has no document of 2 to %" PRIu64 " tokens", seq_len + 1);
+        if (status != TITAN_OK)
+            return titan_error_wrap(err, "training.packing: '%s'", path);
+        found->packed = *ret = b->n;
+        found->padding = b->n * seq_len - b->places;
+        found->too_long = b->too_long;
+    }
     if (*ret == 0)
         return titan_fail(err, TITAN_EINVAL,
                           "'%s' has %" PRIu64 " tokens with those that end texts; one sample needs %" PRIu64
@@ -436,36 +412,39 @@ void dataset_found_print(const struct dataset_found *found, struct buf *out)
                    found->bad_records > 0 ? "" : found->note);
 }
 
-static titan_status read_window(const struct dataset *ds, int k, uint64_t window, int32_t *inputs, int32_t *targets,
-                                int32_t *starts, struct titan_error *err)
+titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets, int32_t *starts,
+                            struct titan_error *err)
 {
-    const struct corpus *c = &ds->sources[k];
-    const uint64_t at = window * (uint64_t)ds->seq_len;
-    const size_t bytes = (size_t)ds->seq_len * sizeof(*inputs);
-    TRY(corpus_read(c, at, ds->seq_len + 1, ds->vocab_size, ds->window, err));
-    memcpy(inputs, ds->window, bytes);
-    memcpy(targets, ds->window + 1, bytes);
-    if (ds->windows[k])
-        (void)corpus_mask(c, at + 1, ds->seq_len, targets);
-    if (starts)
-        corpus_starts(c, at, ds->seq_len, ds->window, starts);
-    return TITAN_OK;
-}
+    const struct mixture_pick pick = mixture_pick(&ds->mixture, g);
+    const struct corpus *c = &ds->sources[pick.source];
+    const struct bins *b = &ds->bins[pick.source];
+    const uint64_t *windows = ds->windows[pick.source];
 
-static titan_status read_bin(const struct dataset *ds, int k, uint64_t bin, int32_t *inputs, int32_t *targets,
-                             int32_t *starts, struct titan_error *err)
-{
-    const struct corpus *c = &ds->sources[k];
-    const struct bins *b = &ds->bins[k];
+    titan_assert(pick.source < ds->n && pick.window < ds->mixture.windows[pick.source]);
+    const uint64_t window = windows ? windows[pick.window] : pick.window;
+    if (!ds->packs) {
+        const uint64_t at = window * (uint64_t)ds->seq_len;
+        const size_t bytes = (size_t)ds->seq_len * sizeof(*inputs);
+        TRY(corpus_read(c, at, ds->seq_len + 1, ds->vocab_size, ds->window, err));
+        memcpy(inputs, ds->window, bytes);
+        memcpy(targets, ds->window + 1, bytes);
+        if (windows)
+            (void)corpus_mask(c, at + 1, ds->seq_len, targets);
+        if (starts)
+            corpus_starts(c, at, ds->seq_len, ds->window, starts);
+        return TITAN_OK;
+    }
+
+    /* A bin has whole documents, and padding behind them. */
     int64_t place = 0;
-    for (uint64_t d = b->first[bin]; d < b->first[bin + 1]; d++) {
+    for (uint64_t d = b->first[window]; d < b->first[window + 1]; d++) {
         const struct bin_document *document = &b->documents[d];
         const int64_t n = (int64_t)document->n - 1;
         titan_assert(n > 0 && n <= ds->seq_len - place);
         TRY(corpus_read(c, document->start, n + 1, ds->vocab_size, ds->window, err));
         memcpy(inputs + place, ds->window, (size_t)n * sizeof(*inputs));
         memcpy(targets + place, ds->window + 1, (size_t)n * sizeof(*targets));
-        if (ds->windows[k])
+        if (windows)
             (void)corpus_mask(c, document->start + 1, n, targets + place);
         for (int64_t i = 0; starts && i < n; i++)
             starts[place + i] = (int32_t)place;
@@ -478,15 +457,4 @@ static titan_status read_bin(const struct dataset *ds, int k, uint64_t bin, int3
             starts[i] = (int32_t)place;
     }
     return TITAN_OK;
-}
-
-titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets, int32_t *starts,
-                            struct titan_error *err)
-{
-    const struct mixture_pick pick = mixture_pick(&ds->mixture, g);
-    const uint64_t *windows = ds->windows[pick.source];
-
-    titan_assert(pick.source < ds->n && pick.window < ds->mixture.windows[pick.source]);
-    const uint64_t window = windows ? windows[pick.window] : pick.window;
-    return (ds->packs ? read_bin : read_window)(ds, pick.source, window, inputs, targets, starts, err);
 }

@@ -118,49 +118,36 @@ static bool next_character(struct decoded *d, uint32_t *ret)
     return true;
 }
 
-/* Reads the bytes unchanged. */
-static titan_status read_plain(struct decoded *d, char *out, size_t n, size_t *ret_got, struct titan_error *err)
-{
-    const size_t kept = MIN(n, d->have - d->used);
-    memcpy(out, d->raw + d->used, kept);
-    d->used += kept;
-    *ret_got = kept;
-    if (kept == n || d->ended)
-        return TITAN_OK;
-    size_t got = 0;
-    const titan_status status = packed_read(d->packed, out + kept, n - kept, &got, err);
-    *ret_got += got;
-    return status;
-}
-
-static size_t read_characters(struct decoded *d, char *out, size_t n)
-{
-    size_t at = 0;
-    uint32_t code;
-    for (;;) {
-        const size_t fits = MIN(n - at, d->n_character);
-        memcpy(out + at, d->character, fits);
-        memmove(d->character, d->character + fits, d->n_character - fits);
-        d->n_character -= fits;
-        at += fits;
-        if (at == n || !next_character(d, &code))
-            return at;
-        d->n_character = utf8_encode(code, d->character);
-    }
-}
-
 titan_status decoded_read(struct decoded *d, void *out, size_t n, size_t *ret_got, struct titan_error *err)
 {
+    char *const to = out;
+    size_t at = 0, got = 0;
+    uint32_t code;
     *ret_got = 0;
     if (!d->begun) {
         refill(d, MARK_BYTES_MAX);
         d->encoding = decoded_encoding(d->raw, d->have, d->encoding, &d->used);
         d->begun = true;
     }
-    if (d->encoding == TEXT_UTF8)
-        TRY(read_plain(d, out, n, ret_got, err));
-    else
-        *ret_got = read_characters(d, out, n);
+    if (d->encoding == TEXT_UTF8) { /* the bytes unchanged */
+        at = MIN(n, d->have - d->used);
+        memcpy(to, d->raw + d->used, at);
+        d->used += at;
+        const titan_status status = at == n || d->ended ? TITAN_OK : packed_read(d->packed, to + at, n - at, &got, err);
+        *ret_got = at + got;
+        TRY(status);
+    } else {
+        for (;;) {
+            const size_t fits = MIN(n - at, d->n_character);
+            memcpy(to + at, d->character, fits);
+            memmove(d->character, d->character + fits, d->n_character - fits);
+            d->n_character -= fits;
+            *ret_got = at += fits;
+            if (at == n || !next_character(d, &code))
+                break;
+            d->n_character = utf8_encode(code, d->character);
+        }
+    }
     if (d->fault.status == TITAN_OK || *ret_got == n)
         return TITAN_OK;
     if (err)

@@ -93,24 +93,6 @@ static titan_status unreadable(const char *path, int why, struct titan_error *er
     return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", path, strerror(why));
 }
 
-static titan_status add(struct data_files *files, const FTSENT *e, size_t name, bool linked, struct titan_error *err)
-{
-    const struct stat *st = e->fts_statp;
-    const struct data_file file = {.path = strdup(e->fts_path),
-                                   .name = name,
-                                   .bytes = (uint64_t)st->st_size,
-                                   .changed_ns = st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec,
-                                   .device = st->st_dev,
-                                   .inode = st->st_ino,
-                                   .linked = linked};
-    if (file.path && VEC_PUSH(files->file, files->n, files->cap, file)) {
-        files->bytes += file.bytes;
-        return TITAN_OK;
-    }
-    free(file.path);
-    return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", files->n + 1);
-}
-
 static bool is_link(const FTSENT *e)
 {
     struct stat st;
@@ -144,8 +126,21 @@ static titan_status add_tree(struct data_files *files, const char *root, size_t 
             data_leave_out(&files->left_out, OMITTED_LINK, e->fts_path, 0);
         if (e->fts_info == FTS_D && !refuses)
             e->fts_number = is_link(e);
-        if (e->fts_info == FTS_F && e->fts_statp->st_size > 0)
-            TRY(add(files, e, name == SIZE_MAX ? strlen(root) : name, !refuses && is_link(e), err));
+        const struct stat *st = e->fts_statp;
+        if (e->fts_info != FTS_F || st->st_size <= 0)
+            continue;
+        const struct data_file file = {.path = strdup(e->fts_path),
+                                       .name = name == SIZE_MAX ? strlen(root) : name,
+                                       .bytes = (uint64_t)st->st_size,
+                                       .changed_ns = st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec,
+                                       .device = st->st_dev,
+                                       .inode = st->st_ino,
+                                       .linked = !refuses && is_link(e)};
+        if (!file.path || !VEC_PUSH(files->file, files->n, files->cap, file)) {
+            free(file.path);
+            return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", files->n + 1);
+        }
+        files->bytes += file.bytes;
     }
     return errno == 0 ? TITAN_OK : unreadable(root, errno, err);
 }
@@ -367,23 +362,6 @@ static bool is_new(const struct data_file *file, const void *with)
     return !file->linked || !bsearch(&it, own->at, own->n, sizeof(it), compare_inodes);
 }
 
-static void drop_links_to_own(struct data_files *files, size_t from)
-{
-    struct inodes own = {0};
-    bool any = false;
-    for (size_t i = from; i < files->n; i++) {
-        const struct inode it = {files->file[i].device, files->file[i].inode};
-        any = any || files->file[i].linked;
-        if (!files->file[i].linked && !VEC_PUSH(own.at, own.n, own.cap, it))
-            break; /* without memory for the list, some files are read twice */
-    }
-    if (any && own.n > 0) {
-        qsort(own.at, own.n, sizeof(*own.at), compare_inodes);
-        data_files_filter(files, from, OMITTED_TWICE, is_new, &own);
-    }
-    free(own.at);
-}
-
 /* Does the path ask for held-out files? Such a path is a pattern with one of the words, or a folder with exactly such a
  * name. */
 static bool names_held_out(const char *path)
@@ -407,7 +385,8 @@ static bool names_held_out(const char *path)
 void data_files_select(struct data_files *files, size_t from, const char *path, enum data_split split)
 {
     struct splits s = {.held_out = split == SPLIT_HELD_OUT};
-    bool any = false;
+    struct inodes own = {0};
+    bool any = false, linked = false;
     titan_assert(from <= files->n);
     for (size_t i = from; i < files->n; i++)
         s.others = s.others || has_any(files->file[i].path + files->file[i].name, training_words);
@@ -415,7 +394,19 @@ void data_files_select(struct data_files *files, size_t from, const char *path, 
         any = any || is_wanted(&files->file[i], &(struct splits){s.others, true});
     if (any && split != SPLIT_ALL && !names_held_out(path))
         data_files_filter(files, from, s.held_out ? OMITTED_TRAINING : OMITTED_HELD_OUT, is_wanted, &s);
-    drop_links_to_own(files, from);
+
+    /* Links to files that are read anyway are left out. */
+    for (size_t i = from; i < files->n; i++) {
+        const struct inode it = {files->file[i].device, files->file[i].inode};
+        linked = linked || files->file[i].linked;
+        if (!files->file[i].linked && !VEC_PUSH(own.at, own.n, own.cap, it))
+            break; /* without memory for the list, some files are read twice */
+    }
+    if (linked && own.n > 0) {
+        qsort(own.at, own.n, sizeof(*own.at), compare_inodes);
+        data_files_filter(files, from, OMITTED_TWICE, is_new, &own);
+    }
+    free(own.at);
 }
 
 titan_status data_files_none(const struct data_files *files, const char *path, struct titan_error *err)

@@ -208,82 +208,62 @@ static enum opening opening_of(const uint8_t *at, size_t n)
     return mark == MARK_BYTES && n > mark ? OPENING_MARK : OPENING_TEXT;
 }
 
-struct text_file {
-    const char *path, *name;
-    int fd, why; /* why: errno if the file cannot be read, else 0 */
-    uint64_t bytes;
-    enum opening opening;
-};
-
-static titan_status add_small_file(struct corpus *c, struct text_file *f, struct titan_error *err)
-{
-    size_t got = 0;
-    if (!VEC_RESERVE(c->small, c->small_cap, c->small_len + f->bytes))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of training data", c->small_len + f->bytes);
-    uint8_t *at = c->small + c->small_len;
-    f->why = at ? read_up_to(f->fd, at, f->bytes, &got) : 0;
-    if (f->why || got == 0)
-        return TITAN_OK;
-    f->opening = opening_of(at, got);
-    if (f->opening > OPENING_MARK)
-        return TITAN_OK;
-    const size_t mark = f->opening == OPENING_MARK ? MARK_BYTES : 0;
-    const struct segment segment = {
-        .small_offset = c->small_len + mark, .tokens = got - mark + 1, .width = 1, .separated = true, .id_max = 255};
-    TRY(corpus_add(c, segment, f->name, err));
-    c->small_len += got;
-    return TITAN_OK;
-}
-
-static titan_status add_mapped_file(struct corpus *c, struct text_file *f, struct titan_error *err)
-{
-    uint8_t probe[BINARY_PROBE_BYTES];
-    size_t got = 0;
-    f->why = read_up_to(f->fd, probe, sizeof(probe), &got);
-    if (f->why || got == 0)
-        return TITAN_OK;
-    f->opening = opening_of(probe, got);
-    if (f->opening > OPENING_MARK)
-        return TITAN_OK;
-    void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, f->fd, 0);
-    if (map == MAP_FAILED)
-        return titan_fail_errno(err, "cannot map %" PRIu64 " bytes of training data", f->bytes);
-    const size_t mark = f->opening == OPENING_MARK ? MARK_BYTES : 0;
-    const struct segment segment = {.data = (const uint8_t *)map + mark,
-                                    .tokens = f->bytes - mark + 1,
-                                    .width = 1,
-                                    .separated = true,
-                                    .id_max = 255,
-                                    .mapping = {.at = map, .bytes = f->bytes}};
-    return corpus_add(c, segment, f->name, err);
-}
-
 static titan_status add_text_file(struct corpus *c, struct data_files *files, const struct data_file *file,
                                   bool *ret_encoded, struct titan_error *err)
 {
-    struct text_file f = {.path = file->path, .name = file->path + file->name};
-    _cleanup_fd_ int fd = file_open_named(f.path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
-    struct stat st;
-    titan_status status = TITAN_OK;
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        f.why = errno;
-    } else if (!S_ISREG(st.st_mode) || st.st_size <= 0) {
+    const char *const path = file->path, *const name = path + file->name;
+    uint8_t probe[BINARY_PROBE_BYTES];
+    enum opening opening = OPENING_TEXT;
+    struct stat st = {0};
+    size_t got = 0;
+    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    int why = fd < 0 || fstat(fd, &st) < 0 ? errno : 0; /* errno if the file cannot be read */
+    if (!why && (!S_ISREG(st.st_mode) || st.st_size <= 0))
         return TITAN_OK;
-    } else {
-        f.fd = fd;
-        f.bytes = (uint64_t)st.st_size;
-        status = f.bytes < MAP_BYTES_MIN ? add_small_file(c, &f, err) : add_mapped_file(c, &f, err);
+
+    /* A small file is read whole, behind the others. */
+    const uint64_t bytes = (uint64_t)st.st_size;
+    const bool small = bytes < MAP_BYTES_MIN;
+    if (!why && small && !VEC_RESERVE(c->small, c->small_cap, c->small_len + bytes)) {
+        (void)titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of training data", c->small_len + bytes);
+        return titan_error_wrap(err, "%s", path);
     }
-    if (f.why && !*f.name)
-        return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", f.path, strerror(f.why));
-    if (f.why || f.opening > OPENING_MARK)
+    uint8_t *const head = small && !why ? c->small + c->small_len : probe;
+    why = why ? why : read_up_to(fd, head, small ? bytes : sizeof(probe), &got);
+    if (!why && got > 0)
+        opening = opening_of(head, got);
+    if (why && !*name)
+        return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", path, strerror(why));
+    if (why || opening > OPENING_MARK)
         data_leave_out(&files->left_out,
-                       f.why                         ? OMITTED_UNREADABLE
-                       : f.opening == OPENING_BINARY ? OMITTED_BINARY
-                                                     : OMITTED_ENCODED,
-                       f.path, f.why);
-    *ret_encoded = f.opening == OPENING_ENCODED;
-    return status == TITAN_OK ? status : titan_error_wrap(err, "%s", f.path);
+                       why                         ? OMITTED_UNREADABLE
+                       : opening == OPENING_BINARY ? OMITTED_BINARY
+                                                   : OMITTED_ENCODED,
+                       path, why);
+    *ret_encoded = opening == OPENING_ENCODED;
+    if (why || got == 0 || opening > OPENING_MARK)
+        return TITAN_OK;
+
+    const size_t mark = opening == OPENING_MARK ? MARK_BYTES : 0;
+    struct segment s = {.small_offset = c->small_len + mark,
+                        .tokens = (small ? got : bytes) - mark + 1,
+                        .width = 1,
+                        .separated = true,
+                        .id_max = 255};
+    if (!small) {
+        void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) {
+            (void)titan_fail_errno(err, "cannot map %" PRIu64 " bytes of training data", bytes);
+            return titan_error_wrap(err, "%s", path);
+        }
+        s.small_offset = 0;
+        s.data = (const uint8_t *)map + mark;
+        s.mapping = (struct mapping){.at = map, .bytes = bytes};
+    }
+    const titan_status status = corpus_add(c, s, name, err);
+    if (status == TITAN_OK && small)
+        c->small_len += got;
+    return status == TITAN_OK ? status : titan_error_wrap(err, "%s", path);
 }
 
 titan_status corpus_open_text(struct corpus *c, struct data_files *files, bool decodes, bool *ret_encoded,
@@ -317,7 +297,7 @@ static titan_status damaged(const char *path, const char *what, struct titan_err
     return titan_fail(err, TITAN_ECORRUPT, "'%s' is cut off or damaged: %s", path, what);
 }
 
-/* Reads the index of a segment whose tokens are already set. */
+/* Reads the index of a segment whose file is already mapped. */
 static titan_status read_megatron_index(const char *idx, const struct mapping *m, struct segment *s,
                                         struct titan_error *err)
 {
@@ -348,6 +328,7 @@ static titan_status read_megatron_index(const char *idx, const struct mapping *m
                           "'%s' tells of a file of %" PRIu64 " bytes, its .bin has %" PRIu64
                           ": one of the two is cut off or of another data set",
                           idx, last + (uint64_t)MAX(length, 0) * s->width, bytes);
+    s->data = s->mapping.at;
     s->tokens = bytes / s->width;
     s->index = (struct document_index){.offsets = places,
                                        .n_offsets = sequences,
@@ -355,26 +336,6 @@ static titan_status read_megatron_index(const char *idx, const struct mapping *m
                                        .documents = documents > 1 ? documents - 1 : sequences,
                                        .unit = s->width};
     return TITAN_OK;
-}
-
-static titan_status add_megatron(struct corpus *c, const char *bin, const char *name, struct titan_error *err)
-{
-    char idx[PATH_MAX];
-    struct segment s = {.id_max = -1};
-    if (!other_half(bin, ".bin", ".idx", idx))
-        return titan_fail(err, TITAN_EINVAL, "'%s' has no index: Megatron's NAME.bin needs NAME.idx beside it", bin);
-    titan_status status = corpus_map(bin, &s.mapping, err);
-    if (status == TITAN_OK)
-        status = corpus_map(idx, &s.index_mapping, err);
-    if (status == TITAN_OK)
-        status = read_megatron_index(idx, &s.index_mapping, &s, err);
-    if (status == TITAN_OK) {
-        s.data = s.mapping.at;
-        return corpus_add(c, s, name, err);
-    }
-    corpus_unmap(&s.mapping);
-    corpus_unmap(&s.index_mapping);
-    return status;
 }
 
 /* --- llm.c and nanoGPT -------------------------------------------------------------------------------------------- */
@@ -456,19 +417,6 @@ static titan_status read_nanogpt(const char *path, struct segment *s, int32_t *r
     return TITAN_OK;
 }
 
-static titan_status add_flat(struct corpus *c, enum data_format format, const char *path, const char *name,
-                             int32_t *ret_separator, struct titan_error *err)
-{
-    struct segment s = {.id_max = -1};
-    TRY(corpus_map(path, &s.mapping, err));
-    const titan_status status = format == DATA_LLMC ? read_llmc_header(path, &s, ret_separator, err)
-                                                    : read_nanogpt(path, &s, ret_separator, err);
-    if (status == TITAN_OK)
-        return corpus_add(c, s, name, err);
-    corpus_unmap(&s.mapping);
-    return status;
-}
-
 titan_status corpus_open_tokens(struct corpus *c, const struct data_files *files, enum data_format format,
                                 int32_t *ret_separator, struct titan_error *err)
 {
@@ -479,8 +427,26 @@ titan_status corpus_open_tokens(struct corpus *c, const struct data_files *files
         if (its != format)
             return titan_fail(err, TITAN_EINVAL, "'%s' is a file of %s, '%s' one of %s", path, data_format_name(its),
                               files->file[0].path, data_format_name(format));
-        TRY(format == DATA_MEGATRON ? add_megatron(c, path, name, err)
-                                    : add_flat(c, format, path, name, ret_separator, err));
+        const bool indexed = format == DATA_MEGATRON;
+        char idx[PATH_MAX];
+        struct segment s = {.id_max = -1};
+        if (indexed && !other_half(path, ".bin", ".idx", idx))
+            return titan_fail(err, TITAN_EINVAL, "'%s' has no index: Megatron's NAME.bin needs NAME.idx beside it",
+                              path);
+        titan_status status = corpus_map(path, &s.mapping, err);
+        if (status == TITAN_OK && indexed)
+            status = corpus_map(idx, &s.index_mapping, err);
+        if (status == TITAN_OK)
+            status = indexed               ? read_megatron_index(idx, &s.index_mapping, &s, err)
+                     : format == DATA_LLMC ? read_llmc_header(path, &s, ret_separator, err)
+                                           : read_nanogpt(path, &s, ret_separator, err);
+        if (status == TITAN_OK) {
+            TRY(corpus_add(c, s, name, err));
+            continue;
+        }
+        corpus_unmap(&s.mapping);
+        corpus_unmap(&s.index_mapping);
+        return status;
     }
     return TITAN_OK;
 }

@@ -10,47 +10,6 @@
 
 #define SAMPLES_SEED 0 /* fixed: the recipe's seed does not change the samples */
 
-/* Measures the bytes of text of each token inside a text. The first token of a text may lack the space in front of it.
- * Begin and end of text have 0 bytes, but with the tokenizer "bytes" every token has a byte. */
-static titan_status measure_tokens(const struct tokenizer *tokenizer, int64_t n, uint16_t *ret, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    const bool bytes = tokenizer_vocabulary(tokenizer) == 256;
-
-    for (int32_t id = 0; id < MIN(n, tokenizer_vocabulary(tokenizer)); id++) {
-        const int32_t two[2] = {id, id};
-        text.len = 0;
-        if (!bytes && (id == tokenizer_bos(tokenizer) || id == tokenizer_eos(tokenizer)))
-            continue;
-        if (tokenizer_decode(tokenizer, two, 1, &text, NULL) == TITAN_OK) {
-            const size_t first = text.len;
-            text.len = 0;
-            if (tokenizer_decode(tokenizer, two, 2, &text, NULL) == TITAN_OK && text.len > first)
-                ret[id] = (uint16_t)MIN(text.len - first, (size_t)UINT16_MAX);
-        }
-        if (buf_failed(&text))
-            return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
-    }
-    return TITAN_OK;
-}
-
-static titan_status choose_samples(const struct recipe *r, struct held_out *h, struct titan_error *err)
-{
-    const uint64_t batch = (uint64_t)recipe_validation_batch(r), windows = dataset_windows(h->data);
-
-    if (r->validation.steps > 0 && windows < batch) {
-        (void)titan_fail(err, TITAN_EINVAL,
-                         "validation: the data has %" PRIu64 " samples of validation.seq_len = %" PRId64
-                         " tokens, one of validation.steps needs %" PRIu64,
-                         windows, r->validation.seq_len, batch);
-        titan_error_hint(err, "validation.steps = -1 evaluates all of the data once");
-        return TITAN_EINVAL;
-    }
-    h->steps = r->validation.steps > 0 ? (uint64_t)r->validation.steps : (windows + batch - 1) / batch;
-    h->samples = r->validation.steps > 0 ? h->steps * batch : windows;
-    return TITAN_OK;
-}
-
 titan_status held_out_open(const struct recipe *recipe, const struct tokenizer *tokenizer, const char *cache,
                            int threads, struct held_out *ret, struct titan_error *err)
 {
@@ -71,11 +30,42 @@ titan_status held_out_open(const struct recipe *recipe, const struct tokenizer *
     titan_assert(!ret->data && !ret->token_bytes);
     if (dataset_open(&options, &ret->data, err) != TITAN_OK)
         return titan_error_wrap(err, "validation");
-    TRY(choose_samples(recipe, ret, err));
+
+    const uint64_t batch = (uint64_t)recipe_validation_batch(recipe), windows = dataset_windows(ret->data);
+    const int64_t steps = recipe->validation.steps;
+    if (steps > 0 && windows < batch) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "validation: the data has %" PRIu64 " samples of validation.seq_len = %" PRId64
+                         " tokens, one of validation.steps needs %" PRIu64,
+                         windows, recipe->validation.seq_len, batch);
+        titan_error_hint(err, "validation.steps = -1 evaluates all of the data once");
+        return TITAN_EINVAL;
+    }
+    ret->steps = steps > 0 ? (uint64_t)steps : (windows + batch - 1) / batch;
+    ret->samples = steps > 0 ? ret->steps * batch : windows;
+
+    /* The bytes of text of each token inside a text. The first token of a text may lack the space in front of it. Begin
+     * and end of text have 0 bytes, but with the tokenizer "bytes" every token has a byte. */
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    const bool bytes = tokenizer_vocabulary(tokenizer) == 256;
     ret->token_bytes = calloc((size_t)vocabulary, sizeof *ret->token_bytes);
     if (!ret->token_bytes)
         return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
-    return measure_tokens(tokenizer, vocabulary, ret->token_bytes, err);
+    for (int32_t id = 0; id < MIN(vocabulary, tokenizer_vocabulary(tokenizer)); id++) {
+        const int32_t two[2] = {id, id};
+        text.len = 0;
+        if (!bytes && (id == tokenizer_bos(tokenizer) || id == tokenizer_eos(tokenizer)))
+            continue;
+        if (tokenizer_decode(tokenizer, two, 1, &text, NULL) == TITAN_OK) {
+            const size_t first = text.len;
+            text.len = 0;
+            if (tokenizer_decode(tokenizer, two, 2, &text, NULL) == TITAN_OK && text.len > first)
+                ret->token_bytes[id] = (uint16_t)MIN(text.len - first, (size_t)UINT16_MAX);
+        }
+        if (buf_failed(&text))
+            return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
+    }
+    return TITAN_OK;
 }
 
 void held_out_close(struct held_out *h)

@@ -82,20 +82,6 @@ struct sample {
     int32_t ids[SAMPLE_TOKENS], starts[SAMPLE_TOKENS];
 };
 
-static titan_status draw_sample(const struct inspection *in, uint64_t seed, int64_t i, struct sample *ret,
-                                struct titan_error *err)
-{
-    const uint64_t tokens = in->corpus.tokens;
-    titan_assert(tokens > 0);
-    uint32_t w[4];
-    ret->n = (int64_t)MIN(tokens, (uint64_t)SAMPLE_TOKENS);
-    rng_philox(rng_key(seed, "data.inspect"), (uint64_t)i, 0, w);
-    ret->at = ((uint64_t)w[0] << 32 | w[1]) % (tokens - (uint64_t)ret->n + 1);
-    TRY(corpus_read(&in->corpus, ret->at, ret->n, 0, ret->ids, err));
-    corpus_starts(&in->corpus, ret->at, ret->n, ret->ids, ret->starts);
-    return TITAN_OK;
-}
-
 /* Appends the text of n ids. If an id is no token, or without a tokenizer, it appends all n ids as numbers. */
 static void decode(const struct inspection *in, const int32_t *ids, int64_t n, struct buf *out)
 {
@@ -166,24 +152,6 @@ static void put_sample_json(const struct inspection *in, const struct sample *s,
 }
 
 /* --- all of it ---------------------------------------------------------------------------------------------------- */
-
-/* Counts the whole text. Without a tokenizer each byte is a token, and only the number of documents is of use. */
-static titan_status count_text(const struct inspect_options *o, struct inspection *in, struct titan_error *err)
-{
-    struct tokenizer *bytes = NULL;
-    struct build_options count = {.inputs = &o->path,
-                                  .n_inputs = 1,
-                                  .tokenizer_name = o->tokenizer ? o->tokenizer : "bytes",
-                                  .threads = o->threads,
-                                  .progress = o->progress,
-                                  .progress_arg = o->progress_arg};
-    if (!in->tokenizer)
-        TRY(tokenizer_open_as(count.tokenizer_name, NULL, &bytes, err));
-    count.tokenizer = in->tokenizer ? in->tokenizer : bytes;
-    const titan_status status = data_count(&count, &in->counted, err);
-    tokenizer_close(bytes);
-    return status;
-}
 
 static void show_left_out(const struct data_left_out *left_out, struct buf *out)
 {
@@ -297,10 +265,27 @@ titan_status data_inspect(const struct inspect_options *o, struct buf *out, stru
     _cleanup_(inspection_close) struct inspection in = {.corpus.separator = -1};
     struct json_writer w = {.out = out, .pretty = true};
     TRY(open_corpus(o->path, &in, err));
+    const uint64_t tokens = in.corpus.tokens;
     const int64_t samples = in.format == DATA_TEXT ? 0 : o->samples;
     TRY(open_tokenizer(o, &in, err));
-    if (in.format == DATA_TEXT)
-        TRY(count_text(o, &in, err));
+
+    /* A text is counted whole. Without a tokenizer each byte is a token, and only the number of documents is of use. */
+    if (in.format == DATA_TEXT) {
+        struct tokenizer *bytes = NULL;
+        struct build_options count = {.inputs = &o->path,
+                                      .n_inputs = 1,
+                                      .tokenizer_name = o->tokenizer ? o->tokenizer : "bytes",
+                                      .threads = o->threads,
+                                      .progress = o->progress,
+                                      .progress_arg = o->progress_arg};
+        if (!in.tokenizer)
+            TRY(tokenizer_open_as(count.tokenizer_name, NULL, &bytes, err));
+        count.tokenizer = in.tokenizer ? in.tokenizer : bytes;
+        const titan_status status = data_count(&count, &in.counted, err);
+        tokenizer_close(bytes);
+        TRY(status);
+    }
+
     if (o->json) {
         json_begin_object(&w, NULL);
         (in.format == DATA_TEXT ? put_text_json : put_counts_json)(&in, &w);
@@ -311,8 +296,13 @@ titan_status data_inspect(const struct inspect_options *o, struct buf *out, stru
             buf_printf(out, "  samples     as ids; %s\n", in.why_not);
     }
     for (int64_t i = 0; i < samples; i++) {
-        struct sample sample;
-        TRY(draw_sample(&in, o->seed, i, &sample, err));
+        struct sample sample = {.n = (int64_t)MIN(tokens, (uint64_t)SAMPLE_TOKENS)};
+        uint32_t drawn[4];
+        titan_assert(tokens > 0);
+        rng_philox(rng_key(o->seed, "data.inspect"), (uint64_t)i, 0, drawn);
+        sample.at = ((uint64_t)drawn[0] << 32 | drawn[1]) % (tokens - (uint64_t)sample.n + 1);
+        TRY(corpus_read(&in.corpus, sample.at, sample.n, 0, sample.ids, err));
+        corpus_starts(&in.corpus, sample.at, sample.n, sample.ids, sample.starts);
         if (o->json)
             put_sample_json(&in, &sample, &w);
         else

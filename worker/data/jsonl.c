@@ -65,9 +65,20 @@ static int32_t hex4(const char *at, const char *end)
     return code;
 }
 
-/* Decodes the digits after "\u". An unpaired surrogate becomes U+FFFD. */
-static bool decode_unicode(struct scan *s, char **out)
+/* Decodes what follows a backslash. An unpaired surrogate becomes U+FFFD. */
+static bool decode_escape(struct scan *s, char **out)
 {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (s->at == s->end)
+        return fail(s, "a string has no end");
+    const char c = *s->at++;
+    if (c != 'u') {
+        const char *name = c ? strchr(names, c) : NULL;
+        if (!name)
+            return fail(s, "unknown escape in a string");
+        *(*out)++ = values[name - names];
+        return true;
+    }
     int32_t code = hex4(s->at, s->end);
     if (code < 0)
         return fail(s, "\\u without four hexadecimal digits");
@@ -82,21 +93,6 @@ static bool decode_unicode(struct scan *s, char **out)
     if (code >= 0xd800 && code <= 0xdfff)
         code = 0xfffd;
     *out += utf8_encode((uint32_t)code, *out);
-    return true;
-}
-
-static bool decode_escape(struct scan *s, char **out)
-{
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (s->at == s->end)
-        return fail(s, "a string has no end");
-    const char c = *s->at++;
-    if (c == 'u')
-        return decode_unicode(s, out);
-    const char *name = c ? strchr(names, c) : NULL;
-    if (!name)
-        return fail(s, "unknown escape in a string");
-    *(*out)++ = values[name - names];
     return true;
 }
 
@@ -136,8 +132,18 @@ static bool digits(struct scan *s)
     return s->at > from;
 }
 
-static bool read_number(struct scan *s)
+/* Reads a word or a number. */
+static bool read_word(struct scan *s)
 {
+    static const char *const words[] = {"true", "false", "null", "NaN", "Infinity", "-Infinity"};
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        const size_t n = strlen(words[i]);
+        if ((size_t)(s->end - s->at) >= n && memcmp(s->at, words[i], n) == 0) {
+            s->at += n;
+            return true;
+        }
+    }
+
     if (*s->at == '-')
         s->at++;
     const bool zero = s->at < s->end && *s->at == '0';
@@ -157,30 +163,6 @@ static bool read_number(struct scan *s)
         if (!digits(s))
             return fail(s, "a number without digits");
     }
-    return true;
-}
-
-static bool read_word(struct scan *s)
-{
-    static const char *const words[] = {"true", "false", "null", "NaN", "Infinity", "-Infinity"};
-    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
-        const size_t n = strlen(words[i]);
-        if ((size_t)(s->end - s->at) >= n && memcmp(s->at, words[i], n) == 0) {
-            s->at += n;
-            return true;
-        }
-    }
-    return read_number(s);
-}
-
-static bool push(struct scan *s, bool object)
-{
-    titan_assert(s->depth >= 0 && s->depth <= JSONL_DEPTH_MAX);
-    if (s->depth == JSONL_DEPTH_MAX)
-        return fail(s, "nested too deeply");
-    const uint64_t bit = UINT64_C(1) << (s->depth % 64);
-    uint64_t *word = &s->objects[s->depth++ / 64];
-    *word = object ? *word | bit : *word & ~bit;
     return true;
 }
 
@@ -223,8 +205,12 @@ static bool begin_container(struct scan *s, bool object)
 {
     const bool leads = object && (s->leads || s->depth == 0);
     s->own = s->leads = false;
-    if (!push(s, object))
-        return false;
+    titan_assert(s->depth >= 0 && s->depth <= JSONL_DEPTH_MAX);
+    if (s->depth == JSONL_DEPTH_MAX)
+        return fail(s, "nested too deeply");
+    const uint64_t bit = UINT64_C(1) << (s->depth % 64);
+    uint64_t *word = &s->objects[s->depth++ / 64];
+    *word = object ? *word | bit : *word & ~bit;
     s->on_way = leads ? s->depth : MIN(s->on_way, s->depth - 1);
     if (next_is(s, object ? '}' : ']')) {
         s->depth--;
@@ -319,23 +305,17 @@ size_t jsonl_gap(const char *text, size_t n)
     return at;
 }
 
-/* Returns the place after the closing quote of the string that begins at `at`. n + 1: the string has no end. */
-static size_t string_end(const char *text, size_t n, size_t at)
-{
-    while (at < n && text[at] != '"')
-        at += text[at] == '\\' ? 2 : 1;
-    return at < n ? at + 1 : n + 1;
-}
-
 size_t jsonl_value(const char *text, size_t n)
 {
     uint64_t depth = 0;
     size_t at = 0;
     while (at < n) {
         const char c = text[at++];
-        if (c == '"')
-            at = string_end(text, n, at);
-        else if (c == '{' || c == '[')
+        if (c == '"') {
+            while (at < n && text[at] != '"')
+                at += text[at] == '\\' ? 2 : 1;
+            at = at < n ? at + 1 : n + 1; /* n + 1: the string has no end */
+        } else if (c == '{' || c == '[')
             depth++;
         else if ((c == '}' || c == ']') && depth > 0)
             depth--;

@@ -40,39 +40,11 @@ void loader_close(struct loader *l)
     *l = (struct loader){0};
 }
 
-/* Writes a line with the hash of a sample's tokens, which are its inputs and its last target. A failed write does not
- * stop the run. */
-static void log_sample(const struct loader *l, uint64_t step, uint64_t number, const int32_t *inputs,
-                       const int32_t *targets)
-{
-    const int64_t t = l->opt.cut.t;
-    const uint64_t hash =
-        hash_bytes(hash_bytes(HASH_INIT, inputs, (size_t)t * sizeof(*inputs)), targets + t - 1, sizeof(*targets));
-    (void)fprintf(l->opt.log, "%" PRIu64 ",%" PRIu64 ",%016" PRIx64 "\n", step, number, hash);
-}
-
-/* Loads sample number i of a step into a row. `first` is the run's number of the step's first sample. In an
- * evaluation's last step the sample may be missing: then the row has no counted token. */
-static titan_status load_sample(struct loader *l, uint64_t first, int64_t i, int64_t row, struct titan_error *err)
-{
-    const int64_t t = l->opt.cut.t;
-    int32_t *const inputs = l->inputs + row * t, *const targets = l->targets + row * t;
-    int32_t *const starts = l->starts ? l->starts + row * t : NULL;
-
-    titan_assert(row >= 0 && row < l->opt.cut.b && i >= 0);
-    if (l->opt.samples == 0 || (i < l->opt.global_batch && first + (uint64_t)i < l->opt.samples))
-        return dataset_sample(l->opt.data, first + (uint64_t)i, inputs, targets, starts, err);
-    memset(inputs, 0, (size_t)t * sizeof *inputs);
-    memset(targets, 0xff, (size_t)t * sizeof *targets); /* -1 */
-    if (starts)
-        memset(starts, 0, (size_t)t * sizeof *starts);
-    return TITAN_OK;
-}
-
 titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *err)
 {
     const struct sequence_cut *cut = &l->opt.cut;
     const int64_t n = batch_tokens(cut), each = batch_rows(cut->modules) * n;
+    const size_t bytes = (size_t)cut->t * sizeof *l->inputs;
 
     titan_assert(step > l->opt.steps_read);
     l->bytes = 0;
@@ -80,9 +52,24 @@ titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *er
     for (int64_t slot = 0; slot < l->opt.share; slot++) {
         const int64_t sample = (l->opt.first + slot) * cut->b;
         for (int64_t i = 0; i < cut->b; i++) {
-            TRY(load_sample(l, first, sample + i, i, err));
-            if (l->opt.log)
-                log_sample(l, step, (uint64_t)(sample + i), l->inputs + i * cut->t, l->targets + i * cut->t);
+            const uint64_t number = (uint64_t)(sample + i);
+            int32_t *const inputs = l->inputs + i * cut->t, *const targets = l->targets + i * cut->t;
+            int32_t *const starts = l->starts ? l->starts + i * cut->t : NULL;
+            titan_assert(sample + i >= 0);
+            if (l->opt.samples == 0 || (sample + i < l->opt.global_batch && first + number < l->opt.samples)) {
+                TRY(dataset_sample(l->opt.data, first + number, inputs, targets, starts, err));
+            } else { /* the last step of an evaluation lacks the sample: its row has no counted token */
+                memset(inputs, 0, bytes);
+                memset(targets, 0xff, bytes); /* -1 */
+                if (starts)
+                    memset(starts, 0, bytes);
+            }
+            /* A sample's tokens are its inputs and its last target. A failed write does not stop the run. */
+            if (l->opt.log) {
+                const uint64_t hash =
+                    hash_bytes(hash_bytes(HASH_INIT, inputs, bytes), targets + cut->t - 1, sizeof(*targets));
+                (void)fprintf(l->opt.log, "%" PRIu64 ",%" PRIu64 ",%016" PRIx64 "\n", step, number, hash);
+            }
         }
         l->counts[slot] =
             (double)batch_fill(cut, l->opt.cp_rank, l->inputs, l->targets, l->starts, l->tokens + slot * each);

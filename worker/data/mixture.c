@@ -11,38 +11,11 @@
 
 #define ROW 1024 /* samples of a row, rows of a block */
 
-/* Sets each source's count per block by largest remainders. The counts sum to a block exactly. */
-static void share_block(struct mixture *m, const double *weights, double sum)
-{
-    titan_assert(sum > 0);
-    double rest[MIXTURE_MAX] = {0};
-    uint64_t given = 0;
-    for (int k = 0; k < m->n; k++) {
-        const double exact = weights[k] / sum * (double)MIXTURE_BLOCK;
-        m->count[k] = (uint64_t)exact;
-        rest[k] = exact - floor(exact);
-        given += m->count[k];
-    }
-    for (; given < MIXTURE_BLOCK; given++) {
-        titan_assert(m->n >= 1);
-        int most = 0;
-        for (int k = 1; k < m->n; k++)
-            most = rest[k] > rest[most] ? k : most;
-        m->count[most]++;
-        rest[most] -= 1;
-    }
-    for (int k = 0; given > MIXTURE_BLOCK; k = (k + 1) % m->n) { /* the division may have rounded up */
-        if (m->count[k] > 1) {
-            m->count[k]--;
-            given--;
-        }
-    }
-}
-
 titan_status mixture_init(struct mixture *m, uint64_t seed, int n, const uint64_t *windows, const double *weights,
                           struct titan_error *err)
 {
-    double given[MIXTURE_MAX] = {0}, sum = 0;
+    double given[MIXTURE_MAX] = {0}, rest[MIXTURE_MAX] = {0}, sum = 0;
+    uint64_t shared = 0;
     bool any = false;
     titan_assert(n >= 1 && n <= MIXTURE_MAX);
     *m = (struct mixture){.n = n, .seed = seed};
@@ -57,7 +30,28 @@ titan_status mixture_init(struct mixture *m, uint64_t seed, int n, const uint64_
                               given[k], k + 1);
         sum += given[k];
     }
-    share_block(m, given, sum);
+
+    /* Each source's count per block comes by largest remainders. The counts sum to a block exactly. */
+    titan_assert(sum > 0);
+    for (int k = 0; k < n; k++) {
+        const double exact = given[k] / sum * (double)MIXTURE_BLOCK;
+        m->count[k] = (uint64_t)exact;
+        rest[k] = exact - floor(exact);
+        shared += m->count[k];
+    }
+    for (; shared < MIXTURE_BLOCK; shared++) {
+        int most = 0;
+        for (int k = 1; k < n; k++)
+            most = rest[k] > rest[most] ? k : most;
+        m->count[most]++;
+        rest[most] -= 1;
+    }
+    for (int k = 0; shared > MIXTURE_BLOCK; k = (k + 1) % n) { /* the division may have rounded up */
+        if (m->count[k] > 1) {
+            m->count[k]--;
+            shared--;
+        }
+    }
     for (int k = 0; k < n; k++)
         if (m->count[k] == 0)
             return titan_fail(err, TITAN_EINVAL,

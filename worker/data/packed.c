@@ -52,12 +52,6 @@ bool packed_begins(const void *head, size_t n)
     return packing_of(head, n) != PACKING_NONE;
 }
 
-static enum packing packing_named(const char *path)
-{
-    const char *name = data_file_packing(path);
-    return !*name ? PACKING_NONE : strcmp(name, ".gz") == 0 ? PACKING_GZIP : PACKING_ZSTD;
-}
-
 static titan_status start_unpacking(struct packed *p, struct titan_error *err)
 {
 #ifdef TITAN_BARE
@@ -77,6 +71,7 @@ static titan_status start_unpacking(struct packed *p, struct titan_error *err)
 
 titan_status packed_open(const char *path, struct packed **ret, struct titan_error *err)
 {
+    const char *const name = data_file_packing(path);
     struct packed *p = calloc(1, sizeof(*p));
     struct stat st;
     if (!p)
@@ -93,7 +88,8 @@ titan_status packed_open(const char *path, struct packed **ret, struct titan_err
     if (status == TITAN_OK) {
         const ssize_t n = pread(p->fd, p->input, 4, 0);
         p->packing = packing_of(p->input, n > 0 ? (size_t)n : 0);
-        p->packing = p->packing == PACKING_NONE ? packing_named(path) : p->packing;
+        if (p->packing == PACKING_NONE && *name)
+            p->packing = strcmp(name, ".gz") == 0 ? PACKING_GZIP : PACKING_ZSTD;
         status = start_unpacking(p, err);
     }
     if (status == TITAN_OK)

@@ -187,15 +187,6 @@ static uint64_t records_done(const struct piece_reader *r)
     return r->opt.from.file == r->file ? r->opt.from.record : 0;
 }
 
-static titan_status skip_lines(struct piece_reader *r, struct titan_error *err)
-{
-    while (r->line < records_done(r) && !(r->ended && r->n == 0)) {
-        r->skips = true;
-        TRY(skip_line(r, err));
-    }
-    return TITAN_OK;
-}
-
 static titan_status next_lines(struct piece_reader *r, struct piece *ret, bool *ret_any, struct titan_error *err)
 {
     size_t n = 0;
@@ -289,7 +280,8 @@ static titan_status next_values(struct piece_reader *r, struct piece *ret, bool 
     return TITAN_OK;
 }
 
-/* Decides by the first bytes: the file has a record per line, an array of records, or records over several lines. */
+/* Decides by the first bytes: the file has a record per line, an array of records, or records over several lines.
+ * Skips the lines that an earlier build has written. */
 static titan_status begin_records(struct piece_reader *r, struct titan_error *err)
 {
     r->content = PIECE_LINES;
@@ -309,7 +301,11 @@ static titan_status begin_records(struct piece_reader *r, struct titan_error *er
         if (at < n && r->buffer[at] == '\n')
             r->content = PIECE_VALUES;
     }
-    return r->content == PIECE_LINES ? skip_lines(r, err) : TITAN_OK;
+    while (r->content == PIECE_LINES && r->line < records_done(r) && !(r->ended && r->n == 0)) {
+        r->skips = true;
+        TRY(skip_line(r, err));
+    }
+    return TITAN_OK;
 }
 
 static bool spaced(char c)
@@ -449,33 +445,29 @@ static titan_status end_document(const struct piece_encoder *e, struct piece *p,
     return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
 }
 
-static titan_status encode_conversation(struct piece_encoder *e, struct piece *p, const char *record, size_t n,
-                                        struct bad_record at, struct titan_error *err)
-{
-    const struct chat_tokens *t = &e->turn;
-    if (!chat_encode(e->chat, e->encoder, e->eos, record, n, &e->turn, &at.why, err)) {
-        if (!at.why)
-            return err ? err->status : TITAN_ENOMEM;
-        return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, at) ? TITAN_OK : no_memory(p, err);
-    }
-    if (!VEC_RESERVE(p->trained, p->cap_trained, p->n_ids + t->n))
-        return no_memory(p, err);
-    memcpy(p->trained + p->n_ids, t->trained, t->n);
-    TRY(put_ids(e, p, t->ids.ids, t->n, err));
-    p->text_bytes += t->text_bytes;
-    const struct piece_document document = {
-        .end = p->n_ids, .text_bytes = p->text_bytes, .after = {p->file, at.record}};
-    return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
-}
-
 /* Encodes one record. `at` has its number and the line where it begins. */
 static titan_status encode_record(struct piece_encoder *e, struct piece *p, char *text, size_t n, struct bad_record at,
                                   struct titan_error *err)
 {
+    struct chat_tokens *const t = &e->turn;
     char *its;
     size_t len;
-    if (e->chat)
-        return encode_conversation(e, p, text, n, at, err);
+    if (e->chat) {
+        if (!chat_encode(e->chat, e->encoder, text, n, t, err)) {
+            at.why = t->why;
+            if (!at.why)
+                return err ? err->status : TITAN_ENOMEM;
+            return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, at) ? TITAN_OK : no_memory(p, err);
+        }
+        if (!VEC_RESERVE(p->trained, p->cap_trained, p->n_ids + t->n))
+            return no_memory(p, err);
+        memcpy(p->trained + p->n_ids, t->trained, t->n);
+        TRY(put_ids(e, p, t->ids.ids, t->n, err));
+        p->text_bytes += t->text_bytes;
+        const struct piece_document document = {
+            .end = p->n_ids, .text_bytes = p->text_bytes, .after = {p->file, at.record}};
+        return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
+    }
     if (!jsonl_text(text, n, e->field, &its, &len, &at.why))
         return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, at) ? TITAN_OK : no_memory(p, err);
     TRY(begin_document(e, p, err));

@@ -162,30 +162,6 @@ titan_status shard_set_write(const char *dir, const struct shard_set *set, struc
     return file_replace(path, text.data, text.len, err);
 }
 
-static titan_status read_shard_infos(const char *path, const struct json *list, struct shard_set *set,
-                                     struct titan_error *err)
-{
-    uint64_t tokens = 0, documents = 0;
-    for (const struct json *e = list && list->type == JSON_ARRAY ? list->first : NULL; e; e = e->next) {
-        uint64_t tokens_crc, index_crc;
-        const int64_t its_tokens = json_int(e, "tokens", -1), its_documents = json_int(e, "documents", -1);
-        if (its_tokens < 0 || its_documents < 0 || its_tokens > INT64_MAX - (int64_t)tokens ||
-            its_documents > INT64_MAX - (int64_t)documents || set->n == SHARDS_MAX ||
-            !get_hash(e, "tokens_crc32c", &tokens_crc) || !get_hash(e, "index_crc32c", &index_crc))
-            return titan_fail(err, TITAN_ECORRUPT, "'%s': entry %zu of its shards is damaged", path, set->n);
-        const struct shard_info info = {(uint64_t)its_tokens, (uint64_t)its_documents, (uint32_t)tokens_crc,
-                                        (uint32_t)index_crc};
-        if (!VEC_PUSH(set->shards, set->n, set->cap, info))
-            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu shards", set->n + 1);
-        tokens += info.tokens;
-        documents += info.documents;
-    }
-    if (tokens != set->tokens || documents != set->documents)
-        return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: %" PRIu64 " tokens in all, %" PRIu64 " in its shards",
-                          path, set->tokens, tokens);
-    return TITAN_OK;
-}
-
 static titan_status read_set(const char *path, const struct json *o, struct shard_set *set, struct titan_error *err)
 {
     if (strcmp(json_string(o, "format", ""), SET_FORMAT) != 0)
@@ -212,7 +188,27 @@ static titan_status read_set(const char *path, const struct json *o, struct shar
     set->vocab_size = vocab;
     set->eos = (int32_t)eos;
     set->id_max = (int32_t)id_max;
-    return read_shard_infos(path, json_get(o, "shards"), set, err);
+
+    uint64_t all_tokens = 0, all_documents = 0;
+    const struct json *list = json_get(o, "shards");
+    for (const struct json *e = list && list->type == JSON_ARRAY ? list->first : NULL; e; e = e->next) {
+        uint64_t tokens_crc, index_crc;
+        const int64_t its_tokens = json_int(e, "tokens", -1), its_documents = json_int(e, "documents", -1);
+        if (its_tokens < 0 || its_documents < 0 || its_tokens > INT64_MAX - (int64_t)all_tokens ||
+            its_documents > INT64_MAX - (int64_t)all_documents || set->n == SHARDS_MAX ||
+            !get_hash(e, "tokens_crc32c", &tokens_crc) || !get_hash(e, "index_crc32c", &index_crc))
+            return titan_fail(err, TITAN_ECORRUPT, "'%s': entry %zu of its shards is damaged", path, set->n);
+        const struct shard_info info = {(uint64_t)its_tokens, (uint64_t)its_documents, (uint32_t)tokens_crc,
+                                        (uint32_t)index_crc};
+        if (!VEC_PUSH(set->shards, set->n, set->cap, info))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu shards", set->n + 1);
+        all_tokens += info.tokens;
+        all_documents += info.documents;
+    }
+    if (all_tokens != set->tokens || all_documents != set->documents)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged: %" PRIu64 " tokens in all, %" PRIu64 " in its shards",
+                          path, set->tokens, all_tokens);
+    return TITAN_OK;
 }
 
 titan_status shard_set_read(const char *dir, struct shard_set *ret, struct titan_error *err)
@@ -278,31 +274,26 @@ static titan_status add_shard(struct corpus *c, const char *path, const struct s
     return corpus_add(c, s, name, err);
 }
 
-static titan_status open_single(struct corpus *c, const char *path, struct shard_set *ret, struct titan_error *err)
-{
-    struct shard_header h;
-    TRY(add_shard(c, path, NULL, false, &h, err));
-    *ret = (struct shard_set){.tokenizer_hash = h.tokenizer_hash,
-                              .eos = (int32_t)h.eos,
-                              .id_max = (int32_t)h.id_max,
-                              .width = h.width,
-                              .tokens = h.tokens,
-                              .documents = h.documents};
-    c->separator = ret->eos;
-    return TITAN_OK;
-}
-
 titan_status corpus_open_shards(struct corpus *c, const char *path, struct shard_set *ret, struct titan_error *err)
 {
     char file[PATH_MAX];
+    struct shard_header h;
     struct stat st;
-    if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
-        return open_single(c, path, ret, err);
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+        TRY(add_shard(c, path, NULL, false, &h, err));
+        *ret = (struct shard_set){.tokenizer_hash = h.tokenizer_hash,
+                                  .eos = (int32_t)h.eos,
+                                  .id_max = (int32_t)h.id_max,
+                                  .width = h.width,
+                                  .tokens = h.tokens,
+                                  .documents = h.documents};
+        c->separator = ret->eos;
+        return TITAN_OK;
+    }
     TRY(shard_set_read(path, ret, err));
     const bool verify = ret->tokens * ret->width + 8 * ret->documents <= VERIFY_BYTES_MAX;
     titan_status status = TITAN_OK;
     for (size_t i = 0; i < ret->n && status == TITAN_OK; i++) {
-        struct shard_header h;
         shard_path(path, i, file);
         status = add_shard(c, file, &ret->shards[i], verify, &h, err);
         if (status == TITAN_ENOTFOUND)
@@ -399,28 +390,23 @@ static titan_status put(struct shard_writer *w, const void *data, size_t len, st
     return TITAN_OK;
 }
 
-static titan_status add_mask(struct shard_writer *w, const uint8_t *trained, uint64_t n, struct titan_error *err)
-{
-    const uint64_t before = w->header.tokens;
-    titan_assert(w->mask || before == 0);
-    if (!VEC_RESERVE(w->mask, w->cap_mask, (before + n + 63) / 64))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a mask of %" PRIu64 " tokens", before + n);
-    w->header.version = SHARD_VERSION_MASKED;
-    for (uint64_t t = before; t < before + n; t++) {
-        uint64_t *word = &w->mask[t / 64];
-        *word = (t % 64 ? *word : 0) | (uint64_t)(trained[t - before] != 0) << t % 64;
-    }
-    return TITAN_OK;
-}
-
 titan_status shard_writer_add(struct shard_writer *w, const void *ids, const uint8_t *trained, uint64_t n,
                               uint32_t id_max, struct titan_error *err)
 {
     titan_assert(ids || n == 0);
     titan_assert(!w->mask || trained);
     struct shard_header *h = &w->header;
-    if (trained)
-        TRY(add_mask(w, trained, n, err));
+    const uint64_t before = h->tokens;
+    titan_assert(!trained || w->mask || before == 0);
+    if (trained) {
+        if (!VEC_RESERVE(w->mask, w->cap_mask, (before + n + 63) / 64))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for a mask of %" PRIu64 " tokens", before + n);
+        h->version = SHARD_VERSION_MASKED;
+        for (uint64_t t = before; t < before + n; t++) {
+            uint64_t *word = &w->mask[t / 64];
+            *word = (t % 64 ? *word : 0) | (uint64_t)(trained[t - before] != 0) << t % 64;
+        }
+    }
     h->tokens_crc = crc32c(h->tokens_crc, ids, n * h->width);
     h->tokens += n;
     h->id_max = MAX(h->id_max, id_max);

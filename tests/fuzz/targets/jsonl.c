@@ -52,16 +52,15 @@ static void a_conversation(const uint8_t *data, size_t size)
     static struct chat *chat;
     struct chat_tokens t = {0};
     struct titan_error err = {0};
-    const char *why = NULL;
     _cleanup_free_ char *text = fuzz_text(data, size);
     fuzz_assert(bytes || tokenizer_open("bytes", &bytes, NULL) == TITAN_OK);
     fuzz_assert(encoder || tokenizer_encoder_open(bytes, &encoder, NULL) == TITAN_OK);
     fuzz_assert(chat ||
                 chat_open(&(struct chat_options){.prompt = "text", .completion = "a"}, bytes, &chat, NULL) == TITAN_OK);
-    if (chat_encode(chat, encoder, 0, text, size, &t, &why, &err))
+    if (chat_encode(chat, encoder, text, size, &t, &err))
         fuzz_assert(t.n == t.ids.n && t.n > 0 && t.trained[t.n - 1] == 1 && t.ids.ids[t.n - 1] == 0);
     else
-        fuzz_assert(why && *why);
+        fuzz_assert(t.why && *t.why);
     chat_tokens_free(&t);
 }
 

@@ -53,13 +53,14 @@ static int close_all(void **state)
 static const char *tokens_of(const char *template, const char *record, const char **ret_why)
 {
     static char text[256];
-    const struct chat_options o = {.template = template};
+    const struct chat_options o = {.template = template, .eos = 102};
     struct chat *chat = NULL;
     struct chat_tokens t = {0};
     struct titan_error err = {0};
     if (chat_open(&o, tokenizer, &chat, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
-    const bool ok = chat_encode(chat, encoder, 102, record, strlen(record), &t, ret_why, &err);
+    const bool ok = chat_encode(chat, encoder, record, strlen(record), &t, &err);
+    *ret_why = t.why;
     size_t n = 0;
     for (size_t i = 0; ok && i < t.n; i++) {
         const int32_t id = t.ids.ids[i];
@@ -152,11 +153,10 @@ static void test_begin(void **state)
     struct tokenizer *t = NULL;
     struct chat *chat = NULL;
     struct chat_tokens out = {0};
-    const char *why = NULL;
     assert_int_equal(file_replace(root_path("tokenizer_config.json"), config, strlen(config), NULL), TITAN_OK);
     assert_int_equal(tokenizer_open(root_path("tokenizer.json"), &t, NULL), TITAN_OK);
-    assert_int_equal(chat_open(&(struct chat_options){.bos = true}, t, &chat, NULL), TITAN_OK);
-    assert_true(chat_encode(chat, encoder, 102, record, sizeof(record) - 1, &out, &why, NULL));
+    assert_int_equal(chat_open(&(struct chat_options){.bos = true, .eos = 102}, t, &chat, NULL), TITAN_OK);
+    assert_true(chat_encode(chat, encoder, record, sizeof(record) - 1, &out, NULL));
     assert_int_equal(out.n, 4);
     assert_int_equal(out.ids.ids[0], 20);
     assert_int_equal(out.trained[0], 0);
