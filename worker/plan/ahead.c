@@ -52,29 +52,6 @@ static titan_status make(const struct plan_options *options, int world, struct p
     return TITAN_OK;
 }
 
-/* Adds to a refusal for want of memory a room for experts, or a batch, that is not refused. */
-static void advise(const struct plan_options *options, int world, struct titan_error *err)
-{
-    struct plan_options o = *options;
-
-    o.world = world;
-    if (o.evaluation)
-        titan_error_hint(err, "a smaller validation.local_batch_size, a shorter validation.seq_len or more workers");
-    else if (o.recipe->parallelism.pipeline_parallel_degree > 1)
-        titan_error_hint(err, "a smaller parallelism.pipeline_parallel_microbatch_size, more workers, activation "
-                              "checkpointing or a shorter training.seq_len");
-    const int room = plan_fitting_room(&o, NULL, NULL);
-    const int64_t batch = room > 0 ? 0 : plan_fitting_batch(&o, NULL, NULL);
-    if (room > 0)
-        titan_error_hint(err, "parallelism.expert_parallel_room = %d would fit, with the same result in more rounds",
-                         room);
-    else if (batch > 0)
-        titan_error_hint(err,
-                         "%s = %ld would fit; or use more workers, activation checkpointing or a shorter "
-                         "training.seq_len",
-                         plan_batch_key(o.recipe), (long)batch);
-}
-
 /* A plan that fails is left to the caller: plan_ahead_take() makes it again and reports the failure. */
 static void *plan_main(void *arg)
 {
@@ -178,8 +155,28 @@ titan_status plan_ahead_take(struct plan_ahead *a, int world, struct plan **ret,
     (void)pthread_mutex_unlock(&a->lock);
     if (p.world == 0) {
         const titan_status status = make(&a->options, world, &p, err);
-        if (status == TITAN_EUNPLACEABLE)
-            advise(&a->options, world, err);
+        if (status == TITAN_EUNPLACEABLE) {
+            /* For want of memory the refusal gets a room for experts, or a batch, that is not refused. */
+            struct plan_options o = a->options;
+            o.world = world;
+            if (o.evaluation)
+                titan_error_hint(err,
+                                 "a smaller validation.local_batch_size, a shorter validation.seq_len or more workers");
+            else if (o.recipe->parallelism.pipeline_parallel_degree > 1)
+                titan_error_hint(err,
+                                 "a smaller parallelism.pipeline_parallel_microbatch_size, more workers, activation "
+                                 "checkpointing or a shorter training.seq_len");
+            const int room = plan_fitting_room(&o, NULL, NULL);
+            const int64_t batch = room > 0 ? 0 : plan_fitting_batch(&o, NULL, NULL);
+            if (room > 0)
+                titan_error_hint(
+                    err, "parallelism.expert_parallel_room = %d would fit, with the same result in more rounds", room);
+            else if (batch > 0)
+                titan_error_hint(err,
+                                 "%s = %ld would fit; or use more workers, activation checkpointing or a shorter "
+                                 "training.seq_len",
+                                 plan_batch_key(o.recipe), (long)batch);
+        }
         TRY(status);
     }
     titan_assert(p.plan && p.world == world);

@@ -42,19 +42,6 @@ static titan_status measure(const struct build_options *options, const struct co
     return TITAN_OK;
 }
 
-/* Bytes and time of a mix with count[mode] layers in each mode. A layer takes the same in any mix. */
-static struct measured mixed(const struct measured *m, const int count[MODES], int layers)
-{
-    struct measured sum = {0};
-
-    for (int mode = 0; mode < MODES; mode++) {
-        const double share = (double)count[mode] / layers;
-        sum.bytes += share * m[mode].bytes;
-        sum.time += share * m[mode].time;
-    }
-    return sum;
-}
-
 /* Finds count[mode] of `layers` layers with the least time within `limit` bytes. Recomputing everything always fits.
  * m[1]: measures of the modes in a mix with CHECKPOINT_OPS. */
 static void best_mix(const struct measured (*m)[MODES], int layers, double limit, int ret[MODES])
@@ -68,7 +55,12 @@ static void best_mix(const struct measured (*m)[MODES], int layers, double limit
         for (int products = 0; none + products <= layers; products++)
             for (int ops = 0; none + products + ops <= layers; ops++) {
                 const int count[MODES] = {none, products, ops, layers - none - products - ops};
-                const struct measured sum = mixed(m[ops > 0], count, layers);
+                struct measured sum = {0}; /* a layer takes the same in any mix */
+                for (int mode = 0; mode < MODES; mode++) {
+                    const double share = (double)count[mode] / layers;
+                    sum.bytes += share * m[ops > 0][mode].bytes;
+                    sum.time += share * m[ops > 0][mode].time;
+                }
                 if (sum.bytes > limit * (1 + 1e-9) || sum.time >= best)
                     continue;
                 best = sum.time;

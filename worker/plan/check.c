@@ -10,41 +10,6 @@
 
 #define GIB 1073741824.0
 
-/* Device memory by kind: external buffers, and the arena at its fullest moment. */
-static titan_status check_room(const struct program *p, uint64_t memory_bytes, struct titan_error *err)
-{
-    struct program copy = *p;
-    size_t by_kind[MEMORY_COUNT], external = 0;
-    char text[256];
-    int n = 0;
-
-    if (memory_bytes == 0)
-        return TITAN_OK;
-    _cleanup_free_ struct buffer *buffers = malloc(((size_t)p->n_buffers + 1) * sizeof *buffers);
-    if (!buffers)
-        return titan_fail(err, TITAN_ENOMEM, "checking a program: out of memory");
-    memcpy(buffers, p->buffers, (size_t)p->n_buffers * sizeof *buffers);
-    copy.buffers = buffers;
-    (void)program_peak(&copy, by_kind, NULL);
-    for (int i = 0; i < p->n_buffers; i++) {
-        const enum buffer_kind kind = p->buffers[i].kind;
-        if (!buffer_is_external(kind) || buffer_memory(kind) == MEMORY_HOST)
-            continue;
-        external += p->buffers[i].bytes;
-        by_kind[buffer_memory(kind)] += p->buffers[i].bytes;
-    }
-    if (p->arena_bytes + external <= memory_bytes)
-        return TITAN_OK;
-    for (int k = 0; k < MEMORY_HOST; k++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s %.2f", k > 0 ? ", " : "",
-                      memory_kind_name((enum memory_kind)k), (double)by_kind[k] / GIB);
-    (void)titan_fail(err, TITAN_EUNPLACEABLE, "pp rank %d needs %.2f GiB of device memory (%s), there are %.2f GiB",
-                     p->pp_rank, (double)(p->arena_bytes + external) / GIB, text, (double)memory_bytes / GIB);
-    titan_error_hint(err, "use more workers, activation checkpointing, a smaller training.local_batch_size or a "
-                          "shorter training.seq_len");
-    return TITAN_EUNPLACEABLE;
-}
-
 titan_status program_check(const struct program *p, uint64_t memory_bytes, struct titan_error *err)
 {
     struct titan_error local = {0};
@@ -72,5 +37,35 @@ titan_status program_check(const struct program *p, uint64_t memory_bytes, struc
     TRY(check_values(&c));
     TRY(check_gradients(&c));
     TRY(check_memory(&c));
-    return check_room(p, memory_bytes, err);
+    if (memory_bytes == 0)
+        return TITAN_OK;
+
+    /* Device memory by kind: external buffers, and the arena at its fullest moment. */
+    struct program copy = *p;
+    size_t by_kind[MEMORY_COUNT], external = 0;
+    _cleanup_free_ struct buffer *buffers = malloc(((size_t)p->n_buffers + 1) * sizeof *buffers);
+    if (!buffers)
+        return titan_fail(err, TITAN_ENOMEM, "checking a program: out of memory");
+    memcpy(buffers, p->buffers, (size_t)p->n_buffers * sizeof *buffers);
+    copy.buffers = buffers;
+    (void)program_peak(&copy, by_kind, NULL);
+    for (int i = 0; i < p->n_buffers; i++) {
+        const enum buffer_kind kind = p->buffers[i].kind;
+        if (!buffer_is_external(kind) || buffer_memory(kind) == MEMORY_HOST)
+            continue;
+        external += p->buffers[i].bytes;
+        by_kind[buffer_memory(kind)] += p->buffers[i].bytes;
+    }
+    if (p->arena_bytes + external <= memory_bytes)
+        return TITAN_OK;
+    char text[256];
+    int n = 0;
+    for (int k = 0; k < MEMORY_HOST; k++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s %.2f", k > 0 ? ", " : "",
+                      memory_kind_name((enum memory_kind)k), (double)by_kind[k] / GIB);
+    (void)titan_fail(err, TITAN_EUNPLACEABLE, "pp rank %d needs %.2f GiB of device memory (%s), there are %.2f GiB",
+                     p->pp_rank, (double)(p->arena_bytes + external) / GIB, text, (double)memory_bytes / GIB);
+    titan_error_hint(err, "use more workers, activation checkpointing, a smaller training.local_batch_size or a "
+                          "shorter training.seq_len");
+    return TITAN_EUNPLACEABLE;
 }

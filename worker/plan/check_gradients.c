@@ -466,21 +466,6 @@ static titan_status balance(struct gradients *g, const struct action *a, const s
     return TITAN_OK;
 }
 
-static titan_status agree(struct gradients *g)
-{
-    const struct checker *c = g->c;
-
-    if (g->agreed)
-        return REFUSE(c, "a second agreement");
-    for (int u = 0; u < c->model->n_units && !c->p->forward_only; u++)
-        if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
-            return REFUSE(c, "unit %d has no norm yet", u);
-    if (layout_copies_table(c->p->layout, c->p->pp_rank) && !c->p->forward_only && g->units[0].normed == NONE)
-        return REFUSE(c, "the head's part of unit 0's gradient has not been sent");
-    g->agreed = true;
-    return TITAN_OK;
-}
-
 /* An evaluation goes forward, and leaves the training state as it is. */
 static titan_status evaluate(const struct gradients *g, const struct action *a, const struct operand *o)
 {
@@ -561,7 +546,15 @@ static titan_status step(struct gradients *g, const struct action *a)
         TRY(evaluate(g, a, o));
     switch (a->op) {
     case OP_AGREE:
-        return agree(g);
+        if (g->agreed)
+            return REFUSE(c, "a second agreement");
+        for (int u = 0; u < c->model->n_units && !c->p->forward_only; u++)
+            if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
+                return REFUSE(c, "unit %d has no norm yet", u);
+        if (layout_copies_table(c->p->layout, c->p->pp_rank) && !c->p->forward_only && g->units[0].normed == NONE)
+            return REFUSE(c, "the head's part of unit 0's gradient has not been sent");
+        g->agreed = true;
+        return TITAN_OK;
     case OP_DECIDE:
         if (!g->agreed || g->decided)
             return REFUSE(c, "%s", g->decided ? "a second decision" : "comes before the agreement");

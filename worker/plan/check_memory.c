@@ -35,25 +35,6 @@ static titan_status overlap(const struct checker *c, int a, int b)
                   x->offset, x->bytes, buffer_kind_name(y->kind), b, y->offset, y->bytes);
 }
 
-static titan_status be_born(const struct checker *c, struct alive *s, int id)
-{
-    const struct program *p = c->p;
-    const struct buffer *b = &p->buffers[id];
-    const int at = place_of(p, s, b->offset);
-
-    titan_assert(id >= 0 && id < p->n_buffers);
-    if (b->bytes > p->arena_bytes || b->offset > p->arena_bytes - b->bytes)
-        return REFUSE(c, "%s #%d ends behind the arena", buffer_kind_name(b->kind), id);
-    if (at < s->n && p->buffers[s->ids[at]].offset < b->offset + b->bytes)
-        return overlap(c, id, s->ids[at]);
-    if (at > 0 && p->buffers[s->ids[at - 1]].offset + p->buffers[s->ids[at - 1]].bytes > b->offset)
-        return overlap(c, id, s->ids[at - 1]);
-    memmove(s->ids + at + 1, s->ids + at, (size_t)(s->n - at) * sizeof *s->ids);
-    s->ids[at] = id;
-    s->n++;
-    return TITAN_OK;
-}
-
 static titan_status check_places(struct checker *c)
 {
     const struct program *p = c->p;
@@ -72,14 +53,25 @@ static titan_status check_places(struct checker *c)
                     before++;
                 if (buffer_is_external(p->buffers[id].kind) || p->buffers[id].bytes == 0 || before < k)
                     continue;
-                if (!end && c->first[id] == c->index)
-                    TRY(be_born(c, &s, id));
-                if (!end || c->last[id] != c->index)
+                if ((end ? c->last : c->first)[id] != c->index)
                     continue;
-                const int at = place_of(p, &s, p->buffers[id].offset);
-                titan_assert(at < s.n && s.ids[at] == id);
-                memmove(s.ids + at, s.ids + at + 1, (size_t)(s.n - at - 1) * sizeof *s.ids);
-                s.n--;
+                const struct buffer *b = &p->buffers[id];
+                const int at = place_of(p, &s, b->offset);
+                if (end) {
+                    titan_assert(at < s.n && s.ids[at] == id);
+                    memmove(s.ids + at, s.ids + at + 1, (size_t)(s.n - at - 1) * sizeof *s.ids);
+                    s.n--;
+                    continue;
+                }
+                if (b->bytes > p->arena_bytes || b->offset > p->arena_bytes - b->bytes)
+                    return REFUSE(c, "%s #%d ends behind the arena", buffer_kind_name(b->kind), id);
+                if (at < s.n && p->buffers[s.ids[at]].offset < b->offset + b->bytes)
+                    return overlap(c, id, s.ids[at]);
+                if (at > 0 && p->buffers[s.ids[at - 1]].offset + p->buffers[s.ids[at - 1]].bytes > b->offset)
+                    return overlap(c, id, s.ids[at - 1]);
+                memmove(s.ids + at + 1, s.ids + at, (size_t)(s.n - at) * sizeof *s.ids);
+                s.ids[at] = id;
+                s.n++;
             }
     }
     c->index = NONE;

@@ -251,27 +251,6 @@ static int waits_for(const struct run *w, int line, int *others)
     return NONE;
 }
 
-/* Follows the waits of a stuck line to a line on the circle, or to a line whose partner has ended. */
-static titan_status refuse_stuck(const struct run *w, int line, int *others)
-{
-    char text[3][WHERE_MAX];
-    int steps = 0;
-
-    titan_assert(line >= 0 && line < w->r->n * STREAM_COUNT);
-    for (int next; steps < w->r->n * STREAM_COUNT && (next = waits_for(w, line, others)) != NONE; steps++)
-        line = next;
-    for (int k = 0; k < 3; k++) {
-        const struct program *p = line == NONE ? NULL : program_of(w, line);
-        if (p)
-            (void)where(p, w->line[line].at, text[k]);
-        else
-            (void)snprintf(text[k], WHERE_MAX, "one that never comes");
-        line = line == NONE ? NONE : waits_for(w, line, others);
-    }
-    return titan_fail(w->r->err, TITAN_EBUG, "the step stops for ever: %s waits for %s, that for %s", text[0], text[1],
-                      text[2]);
-}
-
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static void free_run(struct run *w)
@@ -358,10 +337,25 @@ static titan_status check_run(const struct ranks *r)
         for (int k = 0; k < n; k++)
             finish(&w, others[k]);
     }
-    for (int line = 0; line < r->n * STREAM_COUNT; line++)
-        if (head_of(&w, line))
-            return refuse_stuck(&w, line, others);
-    return TITAN_OK;
+
+    int stuck = 0, steps = 0;
+    while (stuck < r->n * STREAM_COUNT && !head_of(&w, stuck))
+        stuck++;
+    if (stuck == r->n * STREAM_COUNT)
+        return TITAN_OK;
+    /* Follows the waits of a stuck line to a line on the circle, or to a line whose partner has ended. */
+    for (int next; steps < r->n * STREAM_COUNT && (next = waits_for(&w, stuck, others)) != NONE; steps++)
+        stuck = next;
+    char text[3][WHERE_MAX];
+    for (int k = 0; k < 3; k++) {
+        if (stuck == NONE)
+            (void)snprintf(text[k], WHERE_MAX, "one that never comes");
+        else
+            (void)where(program_of(&w, stuck), w.line[stuck].at, text[k]);
+        stuck = stuck == NONE ? NONE : waits_for(&w, stuck, others);
+    }
+    return titan_fail(r->err, TITAN_EBUG, "the step stops for ever: %s waits for %s, that for %s", text[0], text[1],
+                      text[2]);
 }
 
 titan_status programs_check(const struct program *const *by_class, int n, struct titan_error *err)

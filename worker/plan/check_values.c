@@ -379,23 +379,6 @@ static bool is_left_out(const struct checker *c, int unit)
     return c->p->forward_only && u->kind == UNIT_LAYER && model_module(c->model, u->layer) > 0;
 }
 
-static bool must_be(const struct checker *c, int unit, int phase)
-{
-    if ((c->p->forward_only && phase != PHASE_FORWARD) || is_left_out(c, unit))
-        return false;
-    switch (c->model->units[unit].kind) {
-    case UNIT_EMBEDDING:
-        return phase == PHASE_FORWARD || phase == PHASE_WGRAD;
-    case UNIT_LAYER:
-    case UNIT_NORM:
-    case UNIT_HEAD:
-        return phase != PHASE_RECOMPUTE;
-    case UNIT_EXPERTS:
-        break;
-    }
-    return false; /* goes with its layer */
-}
-
 static titan_status check_unit(const struct values *v, int unit)
 {
     struct checker *c = v->c;
@@ -418,12 +401,15 @@ static titan_status check_unit(const struct values *v, int unit)
     }
 
     for (int phase = 0; phase < EXECUTION_PHASES; phase++) {
+        const bool takes_part = kind == UNIT_EMBEDDING ? phase == PHASE_FORWARD || phase == PHASE_WGRAD
+                                                       : kind != UNIT_EXPERTS && phase != PHASE_RECOMPUTE;
+        const bool left_out = (c->p->forward_only && phase != PHASE_FORWARD) || is_left_out(c, unit);
         for (int s = 0; s < c->p->share_max; s++) {
             const struct execution *execution = &v->executions[execution_number(v, unit, phase, s)];
             if ((!is_mine(c, unit) || s >= c->p->share) && execution->n > 0)
                 return REFUSE(c, "unit %d, microbatch %d, %s: is not this rank's", unit, s,
                               phase_name((enum phase)phase));
-            if (is_mine(c, unit) && s < c->p->share && execution->n == 0 && must_be(c, unit, phase))
+            if (is_mine(c, unit) && s < c->p->share && execution->n == 0 && takes_part && !left_out)
                 return REFUSE(c, "unit %d, microbatch %d: there is no %s", unit, s, phase_name((enum phase)phase));
         }
         if (!is_mine(c, unit))

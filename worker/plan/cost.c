@@ -186,27 +186,12 @@ double cost_flops(const struct program *p, const struct action *a)
     return op_flops((enum op)a->op, action_params(p, a));
 }
 
-/* The share of an operand that is touched. Of a grouped product it is the rows that are there: those of a, and of c or
- * b. Of the embedding's table it is the tokens' rows. */
-static double filled(const struct program *p, const struct action *a, int operand)
-{
-    const struct op_params *q = action_params(p, a);
-    const bool ta = q->flags & OP_TA;
-    const struct op_matmul_grouped *g = &q->matmul_grouped;
-
-    if (a->op == OP_EMBED && operand == OPERAND_OF(embed, table))
-        return MIN(1.0, (double)q->embed.N / (double)q->embed.V);
-    if (a->op == OP_EMBED_WGRAD && operand == OPERAND_OF(embed_wgrad, dtable))
-        return MIN(1.0, (double)q->embed_wgrad.N / (double)q->embed_wgrad.V);
-    if (a->op == OP_MATMUL_GROUPED && (operand == OPERAND_OF(matmul_grouped, a) ||
-                                       operand == (ta ? OPERAND_OF(matmul_grouped, b) : OPERAND_OF(matmul_grouped, c))))
-        return (double)g->rows / (double)(ta ? g->K : g->M);
-    return 1;
-}
-
 static double touched_bytes(const struct program *p, const struct action *a)
 {
     const struct operand *o = action_operands(p, a);
+    const struct op_params *q = action_params(p, a);
+    const bool ta = q->flags & OP_TA;
+    const int rows = ta ? OPERAND_OF(matmul_grouped, b) : OPERAND_OF(matmul_grouped, c);
     double bytes = 0;
 
     /* Float8 operands are counted with what makes them. */
@@ -221,7 +206,16 @@ static double touched_bytes(const struct program *p, const struct action *a)
             const size_t to = MIN(o[i - 1].offset, o[i].offset) + o[i].bytes;
             shared = to > from ? to - from : 0;
         }
-        bytes += (double)(o[i].bytes - shared) * (o[i].access == ACCESS_UPDATE ? 2 : 1) * filled(p, a, i);
+        /* The share that is touched. Of a grouped product it is the rows that are there: those of a, and of c or b. Of
+         * the embedding's table it is the tokens' rows. */
+        double touched = 1;
+        if (a->op == OP_EMBED && i == OPERAND_OF(embed, table))
+            touched = MIN(1.0, (double)q->embed.N / (double)q->embed.V);
+        else if (a->op == OP_EMBED_WGRAD && i == OPERAND_OF(embed_wgrad, dtable))
+            touched = MIN(1.0, (double)q->embed_wgrad.N / (double)q->embed_wgrad.V);
+        else if (a->op == OP_MATMUL_GROUPED && (i == OPERAND_OF(matmul_grouped, a) || i == rows))
+            touched = (double)q->matmul_grouped.rows / (double)(ta ? q->matmul_grouped.K : q->matmul_grouped.M);
+        bytes += (double)(o[i].bytes - shared) * (o[i].access == ACCESS_UPDATE ? 2 : 1) * touched;
     }
     return bytes;
 }

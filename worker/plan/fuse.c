@@ -103,23 +103,6 @@ void fuse_undo(const struct program *p, const struct action *a, struct plain *re
 
 /* --- two as one --------------------------------------------------------------------------------------------------- */
 
-/* Is plain action x the same as action b in all that the program says of it? */
-static bool same_action(const struct program *p, const struct plain_action *x, const struct action *b)
-{
-    const struct action *a = &x->action;
-
-    if (a->op != b->op || a->stream != b->stream || a->phase != b->phase || a->channel != b->channel ||
-        a->peer != b->peer || a->unit != b->unit || a->stage != b->stage || a->microbatch != b->microbatch ||
-        a->n_operands != b->n_operands || !op_params_same((enum op)b->op, x->params, action_params(p, b)))
-        return false;
-    for (int k = 0; k < a->n_operands; k++) {
-        const struct operand *const o = &x->operands[k], *const q = &action_operands(p, b)[k];
-        if (o->buffer != q->buffer || o->access != q->access || o->offset != q->offset || o->bytes != q->bytes)
-            return false;
-    }
-    return true;
-}
-
 /* Puts a fused action in place of the second action, if fuse_undo() then gives both back. */
 static titan_status try_two(struct program *p, int first, int second, bool *ret_fused, struct titan_error *err)
 {
@@ -157,9 +140,19 @@ static titan_status try_two(struct program *p, int first, int second, bool *ret_
     struct action fused = *two[1];
     fused.op = (uint16_t)f->fused;
     undo(p, f, &fused, operands, q, &plain);
-    for (int i = 0; i < FUSE_ACTIONS; i++)
-        if (!same_action(p, &plain.actions[i], two[i]))
+    for (int i = 0; i < FUSE_ACTIONS; i++) { /* both are the same in all that the program says of them? */
+        const struct plain_action *const x = &plain.actions[i];
+        const struct action *const a = &x->action, *const b = two[i];
+        if (a->op != b->op || a->stream != b->stream || a->phase != b->phase || a->channel != b->channel ||
+            a->peer != b->peer || a->unit != b->unit || a->stage != b->stage || a->microbatch != b->microbatch ||
+            a->n_operands != b->n_operands || !op_params_same((enum op)b->op, x->params, action_params(p, b)))
             return TITAN_OK;
+        for (int k = 0; k < a->n_operands; k++) {
+            const struct operand *const o = &x->operands[k], *const of = &action_operands(p, b)[k];
+            if (o->buffer != of->buffer || o->access != of->access || o->offset != of->offset || o->bytes != of->bytes)
+                return TITAN_OK;
+        }
+    }
     if (!VEC_RESERVE(p->operands, p->cap_operands, p->n_operands + n))
         return titan_fail(err, TITAN_ENOMEM, "pass: out of memory");
     fused.operand = p->n_operands;

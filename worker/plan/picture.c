@@ -82,27 +82,9 @@ static void draw_lane(struct canvas *c, int rank, enum stream_id stream)
     c->y += LANE;
 }
 
-static void put_escaped(const char *text, struct buf *out)
-{
-    for (; *text; text++)
-        switch (*text) {
-        case '&':
-            buf_puts(out, "&amp;");
-            break;
-        case '<':
-            buf_puts(out, "&lt;");
-            break;
-        case '>':
-            buf_puts(out, "&gt;");
-            break;
-        default:
-            buf_printf(out, "%c", *text);
-        }
-}
-
 void picture_write(const struct simulation *s, const char *title, struct buf *out)
 {
-    struct canvas c = {.s = s, .out = out, .y = TOP, .scale = WIDTH / MAX(s->step, 1e-12)};
+    struct canvas canvas = {.s = s, .out = out, .y = TOP, .scale = WIDTH / MAX(s->step, 1e-12)};
     int lanes = 0;
     for (int r = 0; r < s->n; r++)
         lanes += __builtin_popcount(s->ranks[r].program->streams | 1u << STREAM_COMPUTE);
@@ -112,7 +94,11 @@ void picture_write(const struct simulation *s, const char *title, struct buf *ou
                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\">\n"
                "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"10\" y=\"20\" font-size=\"14\">",
                LEFT + WIDTH + 20, height);
-    put_escaped(title, out);
+    for (const char *c = title; *c; c++)
+        if (*c == '&' || *c == '<' || *c == '>')
+            buf_puts(out, *c == '&' ? "&amp;" : *c == '<' ? "&lt;" : "&gt;");
+        else
+            buf_printf(out, "%c", *c);
     buf_puts(out, "</text>\n");
     for (int p = 0; p <= PHASE_COUNT; p++) {
         const double x = LEFT + 100 * p;
@@ -123,13 +109,13 @@ void picture_write(const struct simulation *s, const char *title, struct buf *ou
     }
     for (int r = 0; r < s->n; r++) {
         buf_printf(out, "<text x=\"10\" y=\"%.1f\" font-size=\"12\" font-weight=\"bold\">pp rank %d</text>\n",
-                   c.y + LANE - 8, r);
+                   canvas.y + LANE - 8, r);
         for (int k = 0; k < STREAM_COUNT; k++)
             if (k == STREAM_COMPUTE || s->ranks[r].program->streams >> k & 1)
-                draw_lane(&c, r, (enum stream_id)k);
-        c.y += GAP;
+                draw_lane(&canvas, r, (enum stream_id)k);
+        canvas.y += GAP;
     }
-    buf_printf(out, "<text x=\"%.0f\" y=\"%.1f\" font-size=\"11\">0</text>", LEFT, c.y + 12);
+    buf_printf(out, "<text x=\"%.0f\" y=\"%.1f\" font-size=\"11\">0</text>", LEFT, canvas.y + 12);
     buf_printf(out, "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\" font-size=\"11\">%.3f ms</text>\n</svg>\n",
-               LEFT + WIDTH, c.y + 12, s->step * 1e3);
+               LEFT + WIDTH, canvas.y + 12, s->step * 1e3);
 }

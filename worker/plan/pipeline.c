@@ -116,41 +116,36 @@ static enum channel channel_to(const struct builder *b, int from, int to, bool g
     return gradient ? CHANNEL_BACKWARD_PREVIOUS : CHANNEL_FORWARD_PREVIOUS;
 }
 
-static titan_status plan_inbox(struct builder *b, enum channel channel, struct titan_error *err)
-{
-    titan_assert(channel >= CHANNEL_FORWARD_NEXT && channel < CHANNEL_COUNT);
-    struct inbox *const in = &b->inboxes[channel - CHANNEL_FORWARD_NEXT];
-    const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
-    const struct schedule *s = b->opt->schedule;
-
-    in->sender = next ? (b->pp_rank + b->pp - 1) % b->pp : (b->pp_rank + 1) % b->pp;
-    in->messages = calloc((size_t)s->n_cells[in->sender] + 1, sizeof *in->messages);
-    if (!in->messages)
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    for (int i = 0; i < s->n_cells[in->sender]; i++) {
-        const struct cell *c = &s->cells[in->sender][i];
-        const bool gradient = c->kind != CELL_F;
-        const int stage = gradient ? c->stage - 1 : c->stage + 1;
-        /* Does the cell send here, on this channel? */
-        if (c->kind == CELL_W || stage < 0 || stage >= b->layout->stages || c->microbatch >= b->share ||
-            layout_stage_rank(b->layout, stage) != b->pp_rank ||
-            channel_to(b, in->sender, b->pp_rank, gradient) != channel)
-            continue;
-        in->messages[in->n++] = (struct message){
-            .stage = stage, .slot = c->microbatch, .gradient = gradient, .sent = b->starts[in->sender][i]};
-    }
-    return TITAN_OK;
-}
-
 titan_status pipeline_plan(struct builder *b, struct titan_error *err)
 {
+    const struct schedule *s = b->opt->schedule;
+
     if (b->pp == 1)
         return TITAN_OK;
     TRY(plan_starts(b, err));
-    for (int c = 0; c < P2P_CHANNELS; c++)
-        TRY(plan_inbox(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), err));
+    for (int k = 0; k < P2P_CHANNELS; k++) {
+        const enum channel channel = (enum channel)(CHANNEL_FORWARD_NEXT + k);
+        const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
+        struct inbox *const in = &b->inboxes[k];
+        in->sender = next ? (b->pp_rank + b->pp - 1) % b->pp : (b->pp_rank + 1) % b->pp;
+        in->messages = calloc((size_t)s->n_cells[in->sender] + 1, sizeof *in->messages);
+        if (!in->messages)
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+        for (int i = 0; i < s->n_cells[in->sender]; i++) {
+            const struct cell *c = &s->cells[in->sender][i];
+            const bool gradient = c->kind != CELL_F;
+            const int stage = gradient ? c->stage - 1 : c->stage + 1;
+            /* Does the cell send here, on this channel? */
+            if (c->kind == CELL_W || stage < 0 || stage >= b->layout->stages || c->microbatch >= b->share ||
+                layout_stage_rank(b->layout, stage) != b->pp_rank ||
+                channel_to(b, in->sender, b->pp_rank, gradient) != channel)
+                continue;
+            in->messages[in->n++] = (struct message){
+                .stage = stage, .slot = c->microbatch, .gradient = gradient, .sent = b->starts[in->sender][i]};
+        }
+    }
     /* A cell sends one message at most. */
-    b->sent = calloc((size_t)b->opt->schedule->n_cells[b->pp_rank] + 1, sizeof *b->sent);
+    b->sent = calloc((size_t)s->n_cells[b->pp_rank] + 1, sizeof *b->sent);
     return b->sent ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "program: out of memory");
 }
 

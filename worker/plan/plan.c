@@ -100,13 +100,6 @@ struct plan_options plan_options_of_device(const struct recipe *recipe, const st
 
 /* --- open --------------------------------------------------------------------------------------------------------- */
 
-static int64_t largest_share(const struct plan *plan)
-{
-    titan_assert(plan->build.microbatches > 0);
-    const int64_t ranks = mesh_batch_size(&plan->mesh);
-    return (plan->build.microbatches + ranks - 1) / ranks;
-}
-
 static void set_build_options(struct plan *plan)
 {
     const struct recipe *r = plan->opt.recipe;
@@ -172,24 +165,6 @@ static struct cost cost_of(const struct plan *plan)
     return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : cost_machine_find("cpu")};
 }
 
-/* Refuses MXFP8 on a device without it: the run would show another format's results. Float8 is not refused, as older
- * cards compute without it. */
-static titan_status check_mxfp8(const struct plan_options *opt, struct titan_error *err)
-{
-    const struct machine *m = opt->machine;
-    const bool lacks = opt->dev ? opt->no_mxfp8 : m && !m->mxfp8;
-
-    if (!opt->recipe->model.mxfp8 || !lacks)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EUNSUPPORTED,
-                     "model.mxfp8: %s has no products in MXFP8, they need compute capability 10.0 (Blackwell)",
-                     m ? m->name : "this GPU");
-    titan_error_hint(
-        err, "model.converters = [\"float8\"] serves Hopper, CPUs emulate MXFP8, and a plan for Blackwell is one "
-             "with --device b200");
-    return TITAN_EUNSUPPORTED;
-}
-
 static titan_status open_parts(struct plan *plan, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
@@ -214,13 +189,26 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
                                  : selective && every == 0                   ? ops
                                                                              : CHECKPOINT_NONE;
 
-    TRY(check_mxfp8(&plan->opt, err));
+    /* Refuses MXFP8 on a device without it: the run would show another format's results. Float8 is not refused, as
+     * older cards compute without it. */
+    const struct machine *m = plan->opt.machine;
+    if (r->model.mxfp8 && (plan->opt.dev ? plan->opt.no_mxfp8 : m && !m->mxfp8)) {
+        (void)titan_fail(err, TITAN_EUNSUPPORTED,
+                         "model.mxfp8: %s has no products in MXFP8, they need compute capability 10.0 (Blackwell)",
+                         m ? m->name : "this GPU");
+        titan_error_hint(
+            err, "model.converters = [\"float8\"] serves Hopper, CPUs emulate MXFP8, and a plan for Blackwell is one "
+                 "with --device b200");
+        return TITAN_EUNSUPPORTED;
+    }
     if (r->model.mxfp8 || !plan->opt.no_float8)
         TRY(converters_open(r, plan->opt.model, &plan->converters, err));
     set_build_options(plan);
 
+    titan_assert(plan->build.microbatches > 0);
     const int ranks = plan->mesh.size[AXIS_PP], stages = plan->layout->stages;
-    const int share = (int)largest_share(plan);
+    const int64_t batch_ranks = mesh_batch_size(&plan->mesh);
+    const int share = (int)((plan->build.microbatches + batch_ranks - 1) / batch_ranks); /* the largest */
     if (ranks > 1 && plan->opt.evaluation)
         TRY(schedule_forward(ranks, stages, share, plan->layout->v_order, &plan->schedule, err));
     else if (ranks > 1 && csv[0])

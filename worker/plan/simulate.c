@@ -166,27 +166,6 @@ static double time_of(const struct sim *s, int rank, int index)
     return s->opt->time(s->opt->arg, s->opt->programs[rank], action_at(s, rank, index));
 }
 
-/* Advances the action that all ranks take part in. */
-static bool advance_world(struct sim *s, int stream)
-{
-    double start = 0;
-    int blocker;
-
-    for (int r = 0; r < s->opt->n; r++) {
-        const int i = head(lane_of(s, r, stream));
-        const double ready =
-            i >= 0 && action_at(s, r, i)->channel == CHANNEL_WORLD ? ready_time(s, r, i, &blocker) : -1;
-        if (ready < 0)
-            return false;
-        start = MAX(start, ready);
-    }
-    for (int r = 0; r < s->opt->n; r++) {
-        const int i = head(lane_of(s, r, stream));
-        account(s, r, i, start, start + time_of(s, r, i), -1);
-    }
-    return true;
-}
-
 static bool advance(struct sim *s, int rank, int stream)
 {
     struct lane *l = lane_of(s, rank, stream);
@@ -213,8 +192,20 @@ static bool advance(struct sim *s, int rank, int stream)
             account(s, rank, i, start, end, blocker);
             account(s, a->peer, other, start, end, other_blocker);
         } else if (a->channel == CHANNEL_WORLD) {
-            if (!advance_world(s, stream))
+            double start = 0; /* all ranks take part; negative: a rank is not there yet */
+            int before;
+            for (int r = 0; r < s->opt->n && start >= 0; r++) {
+                const int other = head(lane_of(s, r, stream));
+                const bool here = other >= 0 && action_at(s, r, other)->channel == CHANNEL_WORLD;
+                const double at = here ? ready_time(s, r, other, &before) : -1;
+                start = at < 0 ? -1 : MAX(start, at);
+            }
+            if (start < 0)
                 break;
+            for (int r = 0; r < s->opt->n; r++) {
+                const int other = head(lane_of(s, r, stream));
+                account(s, r, other, start, start + time_of(s, r, other), -1);
+            }
         } else {
             account(s, rank, i, ready, ready + time_of(s, rank, i), blocker);
         }
