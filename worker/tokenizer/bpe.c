@@ -210,43 +210,6 @@ static bool note_pair(struct long_word *w, uint32_t i)
     return true;
 }
 
-static bool merge_long(struct long_word *w)
-{
-    for (uint32_t i = 0; i + 1 < w->n; i++)
-        if (!note_pair(w, i))
-            return false;
-    while (w->n_queue > 0) {
-        struct bucket *k = &w->buckets[(uint32_t)w->queue[0]];
-        uint32_t i;
-        titan_assert(k->at <= k->n);
-        if (k->n_late > 0 && (k->at == k->n || k->late[0] < k->places[k->at])) {
-            i = k->late[0];
-            k->n_late--;
-            HEAP_POP(k->late, k->n_late);
-        } else if (k->at < k->n) {
-            i = k->places[k->at++];
-        } else {
-            k->queued = false;
-            w->n_queue--;
-            HEAP_POP(w->queue, w->n_queue);
-            continue;
-        }
-        struct symbol *s = &w->symbols[i];
-        titan_assert(i < w->n);
-        const struct pair *p = s->id >= 0 && s->behind < w->n ? find_pair(w->b, s->id, w->symbols[s->behind].id) : NULL;
-        if (!p || p->rank != k->rank)
-            continue; /* a merge has changed one of the two symbols since */
-        s->id = p->id;
-        w->symbols[s->behind].id = -1;
-        s->behind = w->symbols[s->behind].behind;
-        if (s->behind < w->n)
-            w->symbols[s->behind].before = i;
-        if (!note_pair(w, i) || (s->before < w->n && !note_pair(w, s->before)))
-            return false;
-    }
-    return true;
-}
-
 static void long_word_free(struct long_word *w)
 {
     for (size_t i = 0; i < w->n_buckets; i++) {
@@ -267,7 +230,38 @@ static titan_status encode_long(const struct bpe *b, int32_t *ids, size_t n, siz
     w.symbols = malloc(n * sizeof(*w.symbols));
     for (size_t i = 0; w.symbols && i < n; i++)
         w.symbols[i] = (struct symbol){.id = ids[i], .before = (uint32_t)i - 1, .behind = (uint32_t)i + 1};
-    if (!w.symbols || !merge_long(&w))
+    bool room = w.symbols;
+    for (uint32_t i = 0; room && i + 1 < n; i++)
+        room = note_pair(&w, i);
+    while (room && w.n_queue > 0) {
+        struct bucket *k = &w.buckets[(uint32_t)w.queue[0]];
+        uint32_t i;
+        titan_assert(k->at <= k->n);
+        if (k->n_late > 0 && (k->at == k->n || k->late[0] < k->places[k->at])) {
+            i = k->late[0];
+            k->n_late--;
+            HEAP_POP(k->late, k->n_late);
+        } else if (k->at < k->n) {
+            i = k->places[k->at++];
+        } else {
+            k->queued = false;
+            w.n_queue--;
+            HEAP_POP(w.queue, w.n_queue);
+            continue;
+        }
+        struct symbol *s = &w.symbols[i];
+        titan_assert(i < n);
+        const struct pair *p = s->id >= 0 && s->behind < n ? find_pair(b, s->id, w.symbols[s->behind].id) : NULL;
+        if (!p || p->rank != k->rank)
+            continue; /* a merge has changed one of the two symbols since */
+        s->id = p->id;
+        w.symbols[s->behind].id = -1;
+        s->behind = w.symbols[s->behind].behind;
+        if (s->behind < n)
+            w.symbols[s->behind].before = i;
+        room = note_pair(&w, i) && (s->before >= n || note_pair(&w, s->before));
+    }
+    if (!room)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
     *ret_n = 0;
     for (size_t i = 0; i < n; i = w.symbols[i].behind)

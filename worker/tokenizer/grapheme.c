@@ -50,17 +50,6 @@ static enum grapheme_class class_of(uint32_t code)
     return grapheme_ranges[lo].class;
 }
 
-/* May the Hangul class `right` follow `left` in a syllable (rules 6 to 8)? */
-static bool syllable_joins(enum grapheme_class left, uint32_t code, enum grapheme_class right)
-{
-    if (left == GRAPHEME_LEAD)
-        return right == GRAPHEME_LEAD || right == GRAPHEME_VOWEL || right == GRAPHEME_SYLLABLE;
-    const bool tailless = left == GRAPHEME_SYLLABLE && (code - HANGUL_S) % HANGUL_TS == 0;
-    if (left == GRAPHEME_VOWEL || tailless)
-        return right == GRAPHEME_VOWEL || right == GRAPHEME_TAIL;
-    return (left == GRAPHEME_TAIL || left == GRAPHEME_SYLLABLE) && right == GRAPHEME_TAIL;
-}
-
 size_t grapheme_bytes(const char *text, size_t n)
 {
     const unsigned char *p = (const unsigned char *)text;
@@ -78,7 +67,14 @@ size_t grapheme_bytes(const char *text, size_t n)
         const enum grapheme_class right = class_of(next);
         const bool extends = right >= GRAPHEME_EXTEND && right <= GRAPHEME_JOINER;
         bool joins = extends || right == GRAPHEME_SPACING || left == GRAPHEME_PREPEND;
-        joins |= syllable_joins(left, code, right);
+        /* Hangul: which class may follow `left` in a syllable (rules 6 to 8). */
+        const bool tailless = left == GRAPHEME_SYLLABLE && (code - HANGUL_S) % HANGUL_TS == 0;
+        if (left == GRAPHEME_LEAD)
+            joins |= right == GRAPHEME_LEAD || right == GRAPHEME_VOWEL || right == GRAPHEME_SYLLABLE;
+        else if (left == GRAPHEME_VOWEL || tailless)
+            joins |= right == GRAPHEME_VOWEL || right == GRAPHEME_TAIL;
+        else
+            joins |= (left == GRAPHEME_TAIL || left == GRAPHEME_SYLLABLE) && right == GRAPHEME_TAIL;
         joins |= consonant && linked && right == GRAPHEME_CONSONANT;
         joins |= left == GRAPHEME_JOINER && picture && right == GRAPHEME_PICTURE;
         joins |= left == GRAPHEME_REGIONAL && regional && right == GRAPHEME_REGIONAL;

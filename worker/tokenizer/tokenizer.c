@@ -355,19 +355,6 @@ static titan_status encode_part(struct tokenizer_encoder *e, struct piece p, str
     return encode_all_pending(e, err);
 }
 
-/* Returns the longest added token at `at`, or NULL without such a token. */
-static const struct added_token *added_at(const struct added_tokens *set, const char *at, const char *end)
-{
-    titan_assert(at < end);
-    const unsigned first = (unsigned char)at[0], second = at + 1 < end ? (unsigned char)at[1] : 0;
-    if (!(set->begins[first << 3 | second >> 5] >> (second & 31) & 1))
-        return NULL;
-    for (size_t i = 0; i < set->n; i++)
-        if (set->tokens[i].len <= (size_t)(end - at) && memcmp(set->tokens[i].text, at, set->tokens[i].len) == 0)
-            return &set->tokens[i];
-    return NULL;
-}
-
 /* Encodes the added tokens of a piece, and calls gap() for the text between them. As in `tokenizers`, it takes the
  * leftmost token, and the longest of the tokens that begin there. */
 static titan_status encode_around(struct tokenizer_encoder *e, const struct added_tokens *set, struct piece p,
@@ -378,7 +365,12 @@ static titan_status encode_around(struct tokenizer_encoder *e, const struct adde
     const char *const text = p.at;
     size_t begin = 0, len;
     for (size_t at = 0; set->n > 0 && at < p.n;) {
-        const struct added_token *added = added_at(set, text + at, text + p.n);
+        const unsigned first = (unsigned char)text[at], second = at + 1 < p.n ? (unsigned char)text[at + 1] : 0;
+        const struct added_token *added = NULL; /* the longest token here: longer ones stand before shorter ones */
+        if (set->begins[first << 3 | second >> 5] >> (second & 31) & 1)
+            for (size_t i = 0; i < set->n && !added; i++)
+                if (set->tokens[i].len <= p.n - at && memcmp(set->tokens[i].text, text + at, set->tokens[i].len) == 0)
+                    added = &set->tokens[i];
         size_t from = at++, to = added ? from + added->len : at;
         if (!added)
             continue;

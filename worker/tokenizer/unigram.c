@@ -121,9 +121,16 @@ static void arrive(struct arrival *at, double score, size_t from, int32_t id)
         *at = (struct arrival){.score = score, .from = (uint32_t)from, .id = id};
 }
 
-static void find_best(const struct unigram *u, const char *word, size_t n, struct arrival *best)
+titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v, const char *word, size_t n,
+                            struct tokens *out, struct titan_error *err)
 {
-    const unsigned char *p = (const unsigned char *)word;
+    struct arrival few[SHORT_WORD + 1];
+    _cleanup_free_ struct arrival *many = n > SHORT_WORD ? malloc((n + 1) * sizeof(*many)) : NULL;
+    struct arrival *const best = n > SHORT_WORD ? many : few;
+    titan_assert(n > 0 && n < NOWHERE);
+    if (!best || !VEC_RESERVE(out->ids, out->cap, out->n + n))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
+    const unsigned char *const p = (const unsigned char *)word;
     for (size_t i = 0; i <= n; i++)
         best[i] = (struct arrival){.from = NOWHERE};
     for (size_t at = 0, character; at < n; at += character) {
@@ -136,28 +143,15 @@ static void find_best(const struct unigram *u, const char *word, size_t n, struc
                 break;
             node = edge->to;
             end++;
-            const int32_t id = u->ids[node];
-            if (id < 0)
+            if (u->ids[node] < 0)
                 continue;
-            arrive(&best[end], u->scores[id] + best[at].score, at, id);
+            arrive(&best[end], u->scores[u->ids[node]] + best[at].score, at, u->ids[node]);
             known |= end - at == character;
         }
         if (!known)
             arrive(&best[at + character], u->unknown_score + best[at].score, at, u->unknown);
     }
     titan_assert(best[n].from != NOWHERE);
-}
-
-titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v, const char *word, size_t n,
-                            struct tokens *out, struct titan_error *err)
-{
-    struct arrival few[SHORT_WORD + 1];
-    _cleanup_free_ struct arrival *many = n > SHORT_WORD ? malloc((n + 1) * sizeof(*many)) : NULL;
-    struct arrival *const best = n > SHORT_WORD ? many : few;
-    titan_assert(n > 0 && n < NOWHERE);
-    if (!best || !VEC_RESERVE(out->ids, out->cap, out->n + n))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
-    find_best(u, word, n, best);
 
     /* Reverses the chain of tokens. Then `from` of a token's begin is the token's end. */
     uint32_t end = (uint32_t)n, after = NOWHERE;
@@ -179,13 +173,12 @@ titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v,
             at = best[at].from;
         if (at > begin) {
             /* Adjacent characters that are no tokens. Together they may be a token that is less likely. */
-            const unsigned char *const text = (const unsigned char *)word;
             const int32_t rare = vocabulary_find(v, word + begin, at - begin);
             bool in_bytes = u->byte_fallback;
             for (size_t i = begin; in_bytes && i < at; i++)
-                in_bytes = u->of_byte[text[i]] >= 0;
+                in_bytes = u->of_byte[p[i]] >= 0;
             for (size_t i = begin; rare < 0 && in_bytes && i < at; i++)
-                out->ids[out->n++] = u->of_byte[text[i]];
+                out->ids[out->n++] = u->of_byte[p[i]];
             if (rare >= 0 || !in_bytes)
                 out->ids[out->n++] = rare >= 0 ? rare : u->unknown;
 
