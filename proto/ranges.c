@@ -62,25 +62,6 @@ static titan_status check_length(const struct where *w, const struct range *r, s
     return refuse(w, err, "has %zu bytes: %" PRId64 " to %" PRIu64, len, r->min, r->max);
 }
 
-static titan_status check_text(const struct where *w, const struct range *r, const char *text, struct titan_error *err)
-{
-    const size_t len = strlen(text);
-    TRY(check_length(w, r, len, err));
-    if (r->any)
-        return TITAN_OK;
-    /* A path may contain any other character, as a file's name may. */
-    for (size_t at = 0; (at += text_unfit(text + at, len - at)) < len; at++)
-        if (!r->path || (unsigned char)text[at] < 0x80)
-            return refuse(w, err, "has a control character, or one that cannot be seen: none is allowed");
-    if (r->seen && text_blank(text))
-        return refuse(w, err, "has spaces only: a word is wanted, or none");
-    if (r->chars && text[strspn(text, r->chars)])
-        return refuse(w, err, "has a strange character: letters, digits and a few signs are allowed");
-    if (!r->path && !r->chars && utf8_check(text, len) != len)
-        return refuse(w, err, "is no text: UTF-8 is allowed");
-    return TITAN_OK;
-}
-
 static titan_status check_message(const struct where *w, const ProtobufCMessage *m, struct titan_error *err);
 
 static titan_status check_value(const struct where *w, const ProtobufCFieldDescriptor *f, const struct range *r,
@@ -104,8 +85,24 @@ static titan_status check_value(const struct where *w, const ProtobufCFieldDescr
         return refuse(w, err, "= %g: %g to %g", real, (double)r->min, (double)r->max);
     case PROTOBUF_C_TYPE_BOOL:
         return TITAN_OK;
-    case PROTOBUF_C_TYPE_STRING:
-        return check_text(w, r, *(char *const *)at ? *(char *const *)at : "", err);
+    case PROTOBUF_C_TYPE_STRING: {
+        const char *text = *(char *const *)at ? *(char *const *)at : "";
+        const size_t len = strlen(text);
+        TRY(check_length(w, r, len, err));
+        if (r->any)
+            return TITAN_OK;
+        /* A path may contain any other character, as a file's name may. */
+        for (size_t i = 0; (i += text_unfit(text + i, len - i)) < len; i++)
+            if (!r->path || (unsigned char)text[i] < 0x80)
+                return refuse(w, err, "has a control character, or one that cannot be seen: none is allowed");
+        if (r->seen && text_blank(text))
+            return refuse(w, err, "has spaces only: a word is wanted, or none");
+        if (r->chars && text[strspn(text, r->chars)])
+            return refuse(w, err, "has a strange character: letters, digits and a few signs are allowed");
+        if (!r->path && !r->chars && utf8_check(text, len) != len)
+            return refuse(w, err, "is no text: UTF-8 is allowed");
+        return TITAN_OK;
+    }
     case PROTOBUF_C_TYPE_BYTES:
         return check_length(w, r, ((const ProtobufCBinaryData *)at)->len, err);
     case PROTOBUF_C_TYPE_MESSAGE:

@@ -225,29 +225,6 @@ static void raise_to(int64_t *n, int64_t at_least)
     *n = MAX(*n, at_least);
 }
 
-/* Reads the present store as far as possible, because it may be damaged. Fails while another process has it: that
- * process's writes would be lost. */
-static titan_status look_at_old(const char *path, struct given *g, struct titan_error *err)
-{
-    _cleanup_db_ struct db *db = NULL;
-    int64_t n = 0;
-    const titan_status status =
-        access(path, R_OK) == 0 ? schema_probe(&schema_store, path, NULL, err) : TITAN_ENOTFOUND;
-    if (status == TITAN_EAGAIN)
-        return status;
-    if (status != TITAN_OK || db_open(path, DB_READER, true, &db, NULL) != TITAN_OK)
-        return TITAN_OK;
-    if (db_int(db, &n, NULL, "SELECT value FROM meta WHERE key = 'term'", "") == TITAN_OK)
-        raise_to(&g->term, n);
-    if (db_int(db, &n, NULL, "SELECT max(id) FROM jobs", "") == TITAN_OK)
-        raise_to(&g->job, n);
-    if (db_int(db, &n, NULL, "SELECT max(id) FROM workers", "") == TITAN_OK)
-        raise_to(&g->worker, n);
-    if (db_int(db, &n, NULL, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", "") == TITAN_OK)
-        raise_to(&g->event, n);
-    return TITAN_OK;
-}
-
 /* Prepares the new store under a separate name. */
 static titan_status prepare(const char *path, struct given *g, int64_t now_ms, struct titan_error *err)
 {
@@ -314,7 +291,25 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     TRY(backup_verify(backup, &(struct backup_checks){.rederive = true}, &ret->backup, err));
     struct given g = {
         .term = MAX(ret->backup.term, (int64_t)above), .job = ret->backup.last_job, .event = ret->backup.last_event};
-    TRY(look_at_old(path, &g, err));
+
+    /* Reads the present store as far as possible, because it may be damaged. Fails while another process has it: that
+     * process's writes would be lost. */
+    titan_status status = access(path, R_OK) == 0 ? schema_probe(&schema_store, path, NULL, err) : TITAN_ENOTFOUND;
+    if (status == TITAN_EAGAIN)
+        return status;
+    if (status == TITAN_OK) {
+        _cleanup_db_ struct db *db = NULL;
+        int64_t n = 0;
+        const bool opens = db_open(path, DB_READER, true, &db, NULL) == TITAN_OK;
+        if (opens && db_int(db, &n, NULL, "SELECT value FROM meta WHERE key = 'term'", "") == TITAN_OK)
+            raise_to(&g.term, n);
+        if (opens && db_int(db, &n, NULL, "SELECT max(id) FROM jobs", "") == TITAN_OK)
+            raise_to(&g.job, n);
+        if (opens && db_int(db, &n, NULL, "SELECT max(id) FROM workers", "") == TITAN_OK)
+            raise_to(&g.worker, n);
+        if (opens && db_int(db, &n, NULL, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", "") == TITAN_OK)
+            raise_to(&g.event, n);
+    }
 
     /* The job numbers of the job folders, and the term that an agent over the same directory has seen. */
     char name[PATH_MAX + 16];
@@ -330,7 +325,7 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
         (void)closedir(jobs);
 
     TRY(backup_copy(backup, fresh, err));
-    titan_status status = prepare(fresh, &g, now_ms, err);
+    status = prepare(fresh, &g, now_ms, err);
     if (status == TITAN_OK)
         status = sync_file(fresh, err);
     if (status == TITAN_OK)
