@@ -213,41 +213,6 @@ static bool is_name(const char *text, size_t size)
     return n < size;
 }
 
-static void take_record(const struct flight_record *r, int64_t now_ns, struct flight_copy *c)
-{
-    const uint64_t ticket = atomic_load(&r->ticket);
-    const int64_t ended = atomic_load(&r->ended_ns);
-    const uint64_t epoch = atomic_load(&r->epoch);
-    if (ticket == 0 || ticket & 1 || (uint32_t)ticket != atomic_load(&r->again) || epoch < c->epoch)
-        return;
-    const bool transfer = r->kind != FLIGHT_ACTION;
-    bool sound = epoch == c->epoch && r->kind < FLIGHT_KINDS && r->group < FLIGHT_GROUPS &&
-                 transfer == (r->number > 0) && (!transfer || c->groups[r->group].name[0]);
-    sound = sound && r->began_ns > 0 && r->began_ns <= now_ns && (!ended || (ended >= r->began_ns && ended <= now_ns));
-    sound = sound && r->step <= NUMBER_MAX && r->bytes <= NUMBER_MAX && r->microbatch >= -1 && r->peer >= -1 &&
-            r->peer < c->world;
-    sound = sound && r->op[0] && is_name(r->op, sizeof r->op) && is_name(r->place, sizeof r->place) &&
-            is_name(r->phase, sizeof r->phase);
-    if (!sound) {
-        c->damaged++;
-        return;
-    }
-    struct flight_entry *const e = &c->entries[c->n++];
-    *e = (struct flight_entry){.ticket = ticket,
-                               .step = r->step,
-                               .bytes = r->bytes,
-                               .began_ns = r->began_ns,
-                               .ended_ns = ended,
-                               .number = r->number,
-                               .microbatch = r->microbatch,
-                               .peer = r->peer,
-                               .kind = (enum flight_kind)r->kind,
-                               .group = r->group};
-    memcpy(e->op, r->op, sizeof e->op);
-    memcpy(e->place, r->place, sizeof e->place);
-    memcpy(e->phase, r->phase, sizeof e->phase);
-}
-
 static int by_ticket(const void *a, const void *b)
 {
     const struct flight_entry *x = a, *y = b;
@@ -274,8 +239,41 @@ titan_status flight_check(const struct flight_ring *ring, int64_t now_ns, struct
         for (int rank = ret->world; rank < FLIGHT_RANKS_MAX; rank++)
             ret->groups[g].members[rank / 64] &= ~(UINT64_C(1) << rank % 64);
     }
-    for (int i = 0; i < FLIGHT_RECORDS && ret->world > 0; i++)
-        take_record(&ring->records[i], now_ns, ret);
+    for (int i = 0; i < FLIGHT_RECORDS && ret->world > 0; i++) {
+        const struct flight_record *r = &ring->records[i];
+        const uint64_t ticket = atomic_load(&r->ticket);
+        const int64_t ended = atomic_load(&r->ended_ns);
+        const uint64_t epoch = atomic_load(&r->epoch);
+        if (ticket == 0 || ticket & 1 || (uint32_t)ticket != atomic_load(&r->again) || epoch < ret->epoch)
+            continue;
+        const bool transfer = r->kind != FLIGHT_ACTION;
+        bool sound = epoch == ret->epoch && r->kind < FLIGHT_KINDS && r->group < FLIGHT_GROUPS &&
+                     transfer == (r->number > 0) && (!transfer || ret->groups[r->group].name[0]);
+        sound =
+            sound && r->began_ns > 0 && r->began_ns <= now_ns && (!ended || (ended >= r->began_ns && ended <= now_ns));
+        sound = sound && r->step <= NUMBER_MAX && r->bytes <= NUMBER_MAX && r->microbatch >= -1 && r->peer >= -1 &&
+                r->peer < ret->world;
+        sound = sound && r->op[0] && is_name(r->op, sizeof r->op) && is_name(r->place, sizeof r->place) &&
+                is_name(r->phase, sizeof r->phase);
+        if (!sound) {
+            ret->damaged++;
+            continue;
+        }
+        struct flight_entry *const e = &ret->entries[ret->n++];
+        *e = (struct flight_entry){.ticket = ticket,
+                                   .step = r->step,
+                                   .bytes = r->bytes,
+                                   .began_ns = r->began_ns,
+                                   .ended_ns = ended,
+                                   .number = r->number,
+                                   .microbatch = r->microbatch,
+                                   .peer = r->peer,
+                                   .kind = (enum flight_kind)r->kind,
+                                   .group = r->group};
+        memcpy(e->op, r->op, sizeof e->op);
+        memcpy(e->place, r->place, sizeof e->place);
+        memcpy(e->phase, r->phase, sizeof e->phase);
+    }
     qsort(ret->entries, (size_t)ret->n, sizeof ret->entries[0], by_ticket);
     titan_assert(ret->n + ret->damaged <= FLIGHT_RECORDS);
     return TITAN_OK;

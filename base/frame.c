@@ -23,29 +23,6 @@ struct frame {
     uint8_t bytes[];
 };
 
-/* Keeps the descriptors of one recvmsg. Descriptors beyond the limit are closed, not leaked. */
-static bool keep_fds(struct frame_reader *r, struct msghdr *msg)
-{
-    titan_assert(r->n_fds >= 0 && r->n_fds <= FRAME_FDS_MAX);
-    bool fits = !(msg->msg_flags & MSG_CTRUNC);
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < n; i++) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-            if (r->n_fds < FRAME_FDS_MAX) {
-                r->fds[r->n_fds++] = fd;
-            } else {
-                (void)close(fd);
-                fits = false;
-            }
-        }
-    }
-    return fits;
-}
-
 titan_status frame_receive(struct frame_reader *r, int socket, struct titan_error *err)
 {
     titan_assert(r->taken <= r->in.len);
@@ -70,7 +47,26 @@ titan_status frame_receive(struct frame_reader *r, int socket, struct titan_erro
         return titan_fail(err, TITAN_EPEER, "connection reset");
     if (n < 0)
         return titan_fail_errno(err, "cannot receive");
-    if (!keep_fds(r, &msg))
+
+    /* Keeps the descriptors of one recvmsg. Descriptors beyond the limit are closed, not leaked. */
+    titan_assert(r->n_fds >= 0 && r->n_fds <= FRAME_FDS_MAX);
+    bool fits = !(msg.msg_flags & MSG_CTRUNC);
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t held = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < held; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+            if (r->n_fds < FRAME_FDS_MAX) {
+                r->fds[r->n_fds++] = fd;
+            } else {
+                (void)close(fd);
+                fits = false;
+            }
+        }
+    }
+    if (!fits)
         return titan_fail(err, TITAN_ELIMIT, "too many descriptors received");
     if (n == 0)
         return titan_fail(err, TITAN_EPEER, "connection closed");
@@ -149,36 +145,30 @@ titan_status frame_put(struct frame_writer *w, const void *data, size_t len, int
     return TITAN_OK;
 }
 
-static ssize_t send_some(const struct frame *f, size_t offset, int socket)
-{
-    titan_assert(offset < f->len);
-    struct iovec iov = {(void *)(f->bytes + offset), f->len - offset};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    if (f->fd >= 0 && offset == 0) {
-        msg.msg_control = control.bytes;
-        msg.msg_controllen = sizeof(control.bytes);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &f->fd, sizeof(int));
-    }
-    ssize_t n;
-    do {
-        n = sendmsg(socket, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
-    } while (n < 0 && errno == EINTR);
-    return n;
-}
-
 titan_status frame_flush(struct frame_writer *w, int socket, struct titan_error *err)
 {
     while (w->first) {
         struct frame *f = w->first;
-        ssize_t n = send_some(f, w->offset, socket);
+        titan_assert(w->offset < f->len);
+        struct iovec iov = {(void *)(f->bytes + w->offset), f->len - w->offset};
+        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+        union {
+            struct cmsghdr align;
+            char bytes[CMSG_SPACE(sizeof(int))];
+        } control = {0};
+        if (f->fd >= 0 && w->offset == 0) {
+            msg.msg_control = control.bytes;
+            msg.msg_controllen = sizeof(control.bytes);
+            struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+            c->cmsg_level = SOL_SOCKET;
+            c->cmsg_type = SCM_RIGHTS;
+            c->cmsg_len = CMSG_LEN(sizeof(int));
+            memcpy(CMSG_DATA(c), &f->fd, sizeof(int));
+        }
+        ssize_t n;
+        do {
+            n = sendmsg(socket, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        } while (n < 0 && errno == EINTR);
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return TITAN_EAGAIN;
         if (n < 0 && (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN))

@@ -117,67 +117,6 @@ static titan_status read_factor(const struct json *root, const char *key, double
     return TITAN_OK;
 }
 
-static titan_status read_window(const struct json *root, const struct hf_family *f, struct model_dims *d,
-                                struct titan_error *err)
-{
-    const struct json *types = json_get(root, "layer_types"), *window = json_get(root, "sliding_window");
-    const bool by_layer = f->window && f->window[0];
-    int64_t without, layer = 0, every = 0;
-
-    if (f->window && (!by_layer || read_flag(root, f->window, false)))
-        TRY(read_count(root, "sliding_window", window ? 0 : f->window_initial, &d->sliding_window, err));
-    if (types && types->type == JSON_ARRAY) { /* all layers have the window, or all but every n-th */
-        for (const struct json *l = types->first; l; l = l->next, layer++) {
-            const bool full = l->type == JSON_STRING && strcmp(l->string, "full_attention") == 0;
-            if (!full && (l->type != JSON_STRING || strcmp(l->string, "sliding_attention") != 0))
-                return refuse("layer_types", "only \"full_attention\" and \"sliding_attention\" are supported", err);
-            if (!full && d->sliding_window == 0)
-                return titan_fail(err, TITAN_ECORRUPT,
-                                  "'layer_types' has \"sliding_attention\", and there is no window");
-            every = full && every == 0 ? layer + 1 : every;
-            if (full != (every > 0 && (layer + 1) % every == 0))
-                return refuse("layer_types", "only every n-th layer can have full attention", err);
-        }
-        if (layer != d->n_layers)
-            return titan_fail(err, TITAN_ECORRUPT, "'layer_types' is of %lld layers, 'num_hidden_layers' is %lld",
-                              (long long)layer, (long long)d->n_layers);
-        d->full_attention_every = every;
-    } else if (f->full_every > 0) {
-        TRY(read_count(root, "sliding_window_pattern", f->full_every, &d->full_attention_every, err));
-    } else if (by_layer && d->sliding_window > 0) {
-        TRY(read_count(root, "max_window_layers", 28, &without, err));
-        if (without > 0 && without < d->n_layers)
-            return refuse("max_window_layers", "only 0 is supported", err);
-        d->full_attention_every = without > 0;
-    }
-    if (d->full_attention_every == 1)
-        d->sliding_window = 0;
-    if (d->full_attention_every > d->n_layers || d->sliding_window == 0)
-        d->full_attention_every = 0;
-    return TITAN_OK;
-}
-
-/* Reads which layers do not rotate: the last of every n. */
-static titan_status read_no_rope(const struct json *root, struct model_dims *d, struct titan_error *err)
-{
-    const struct json *list = json_get(root, "no_rope_layers");
-    int64_t layer = 0, every = 0;
-
-    if (!list || list->type != JSON_ARRAY)
-        return read_count(root, "no_rope_layer_interval", 4, &d->no_rope_every, err);
-    for (const struct json *l = list->first; l; l = l->next, layer++) {
-        const bool still = l->type == JSON_INT && l->integer == 0;
-        every = still && every == 0 ? layer + 1 : every;
-        if (still != (every > 0 && (layer + 1) % every == 0))
-            return refuse("no_rope_layers", "only every n-th layer can be without rotation", err);
-    }
-    if (layer != d->n_layers)
-        return titan_fail(err, TITAN_ECORRUPT, "'no_rope_layers' is of %lld layers, 'num_hidden_layers' is %lld",
-                          (long long)layer, (long long)d->n_layers);
-    d->no_rope_every = every;
-    return TITAN_OK;
-}
-
 /* Reads a cap: null means none, a missing key means `initial`. */
 static titan_status read_cap(const struct json *root, const char *key, double initial, double *ret,
                              struct titan_error *err)
@@ -230,7 +169,26 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
         TRY(read_factor(root, "logits_scaling", &d->logits_scaling, err));
         TRY(read_real(root, "attention_multiplier", 1, &d->attention_multiplier, err));
     }
-    return f->no_rope_layers ? read_no_rope(root, d, err) : TITAN_OK;
+    if (!f->no_rope_layers)
+        return TITAN_OK;
+
+    /* Reads which layers do not rotate: the last of every n. */
+    const struct json *list = json_get(root, "no_rope_layers");
+    int64_t layer = 0, every = 0;
+
+    if (!list || list->type != JSON_ARRAY)
+        return read_count(root, "no_rope_layer_interval", 4, &d->no_rope_every, err);
+    for (const struct json *l = list->first; l; l = l->next, layer++) {
+        const bool still = l->type == JSON_INT && l->integer == 0;
+        every = still && every == 0 ? layer + 1 : every;
+        if (still != (every > 0 && (layer + 1) % every == 0))
+            return refuse("no_rope_layers", "only every n-th layer can be without rotation", err);
+    }
+    if (layer != d->n_layers)
+        return titan_fail(err, TITAN_ECORRUPT, "'no_rope_layers' is of %lld layers, 'num_hidden_layers' is %lld",
+                          (long long)layer, (long long)d->n_layers);
+    d->no_rope_every = every;
+    return TITAN_OK;
 }
 
 /* Reads YaRN's numbers; a missing number has transformers' default. */
@@ -428,7 +386,43 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
     TRY(read_real(root, "rms_norm_eps", f->norm_eps > 0 ? f->norm_eps : 1e-6, &d->norm_eps, err));
     d->tied_embeddings = read_flag(root, "tie_word_embeddings", f->tied);
     TRY(read_traits(root, f, d, err));
-    TRY(read_window(root, f, d, err));
+
+    /* Which layers have the window: all, none, or all but every n-th. */
+    const struct json *types = json_get(root, "layer_types"), *window = json_get(root, "sliding_window");
+    const bool by_layer = f->window && f->window[0];
+    int64_t without, layer = 0, every = 0;
+
+    if (f->window && (!by_layer || read_flag(root, f->window, false)))
+        TRY(read_count(root, "sliding_window", window ? 0 : f->window_initial, &d->sliding_window, err));
+    if (types && types->type == JSON_ARRAY) { /* all layers have the window, or all but every n-th */
+        for (const struct json *l = types->first; l; l = l->next, layer++) {
+            const bool full = l->type == JSON_STRING && strcmp(l->string, "full_attention") == 0;
+            if (!full && (l->type != JSON_STRING || strcmp(l->string, "sliding_attention") != 0))
+                return refuse("layer_types", "only \"full_attention\" and \"sliding_attention\" are supported", err);
+            if (!full && d->sliding_window == 0)
+                return titan_fail(err, TITAN_ECORRUPT,
+                                  "'layer_types' has \"sliding_attention\", and there is no window");
+            every = full && every == 0 ? layer + 1 : every;
+            if (full != (every > 0 && (layer + 1) % every == 0))
+                return refuse("layer_types", "only every n-th layer can have full attention", err);
+        }
+        if (layer != d->n_layers)
+            return titan_fail(err, TITAN_ECORRUPT, "'layer_types' is of %lld layers, 'num_hidden_layers' is %lld",
+                              (long long)layer, (long long)d->n_layers);
+        d->full_attention_every = every;
+    } else if (f->full_every > 0) {
+        TRY(read_count(root, "sliding_window_pattern", f->full_every, &d->full_attention_every, err));
+    } else if (by_layer && d->sliding_window > 0) {
+        TRY(read_count(root, "max_window_layers", 28, &without, err));
+        if (without > 0 && without < d->n_layers)
+            return refuse("max_window_layers", "only 0 is supported", err);
+        d->full_attention_every = without > 0;
+    }
+    if (d->full_attention_every == 1)
+        d->sliding_window = 0;
+    if (d->full_attention_every > d->n_layers || d->sliding_window == 0)
+        d->full_attention_every = 0;
+
     TRY(read_rope(root, f, c->positions, d, err));
     if (strcmp(d->rope_scaling, "dynamic") == 0 &&
         d->rope_factor > 1) /* the dynamic base begins to grow at "max_position_embeddings" */

@@ -130,9 +130,41 @@ static const char *lacks_gpt_oss(const struct hf_family *f, const struct model_d
                                           : NULL;
 }
 
-/* The first trait that the family does not support; NULL: it supports all. */
-static const char *lacks_trait(const struct hf_family *f, const struct model_dims *d)
+static const char *lacks_experts(const struct hf_family *f, const struct model_dims *d)
 {
+    const bool limited = d->n_expert_groups > 0 && d->n_limited_groups < d->n_expert_groups;
+
+    if (f->experts == HF_DENSE || d->n_experts == 0)
+        return (f->experts == HF_DENSE) == (d->n_experts == 0) ? NULL
+               : d->n_experts > 0                              ? "with experts"
+                                                               : "without experts";
+    if (f->experts == HF_QWEN || f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS)
+        return d->n_shared_experts     ? "with shared experts"
+               : d->sigmoid_scores     ? "with sigmoid scores"
+               : limited               ? "with groups of experts"
+               : d->route_scale != 1   ? "with scores times model.route_scale"
+               : f->experts == HF_QWEN ? NULL
+               : !d->normalize_scores  ? "without model.normalize_scores"
+               : d->n_dense_layers > 0 ? "with layers without experts"
+                                       : NULL;
+    if (d->sigmoid_scores != (f->experts == HF_SIGMOID))
+        return d->sigmoid_scores ? "with sigmoid scores" : "with softmax scores";
+    if (d->n_expert_groups > 0 && d->group_top_k != (d->sigmoid_scores ? 2 : 1))
+        return d->sigmoid_scores ? "that scores a group of experts by other than its best two"
+                                 : "that scores a group of experts by other than its best one";
+    return !d->sigmoid_scores && d->normalize_scores ? "with model.normalize_scores" : NULL;
+}
+
+/* The model's trait that the family lacks; NULL: none. */
+static const char *lacks(const struct hf_family *f, const struct model_dims *d)
+{
+    const char *trait;
+
+    if (f->latent != (d->kv_lora_rank > 0))
+        return f->latent ? "without latent attention" : "with latent attention";
+    trait = lacks_experts(f, d);
+    if (trait)
+        return trait;
     const bool factors = d->residual_multiplier != 0 || d->logits_scaling != 0 ||
                          (!f->gemma && (d->embedding_multiplier != 0 || d->attention_multiplier != 0));
     const char *qkv = f->qkv_bias.key, *output = f->output_bias.key;
@@ -174,42 +206,6 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
     if (f->original_positions > 0 && scaled && strcmp(d->rope_scaling, "longrope") != 0)
         return "with such a model.rope_scaling";
     return NULL;
-}
-
-static const char *lacks_experts(const struct hf_family *f, const struct model_dims *d)
-{
-    const bool limited = d->n_expert_groups > 0 && d->n_limited_groups < d->n_expert_groups;
-
-    if (f->experts == HF_DENSE || d->n_experts == 0)
-        return (f->experts == HF_DENSE) == (d->n_experts == 0) ? NULL
-               : d->n_experts > 0                              ? "with experts"
-                                                               : "without experts";
-    if (f->experts == HF_QWEN || f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS)
-        return d->n_shared_experts     ? "with shared experts"
-               : d->sigmoid_scores     ? "with sigmoid scores"
-               : limited               ? "with groups of experts"
-               : d->route_scale != 1   ? "with scores times model.route_scale"
-               : f->experts == HF_QWEN ? NULL
-               : !d->normalize_scores  ? "without model.normalize_scores"
-               : d->n_dense_layers > 0 ? "with layers without experts"
-                                       : NULL;
-    if (d->sigmoid_scores != (f->experts == HF_SIGMOID))
-        return d->sigmoid_scores ? "with sigmoid scores" : "with softmax scores";
-    if (d->n_expert_groups > 0 && d->group_top_k != (d->sigmoid_scores ? 2 : 1))
-        return d->sigmoid_scores ? "that scores a group of experts by other than its best two"
-                                 : "that scores a group of experts by other than its best one";
-    return !d->sigmoid_scores && d->normalize_scores ? "with model.normalize_scores" : NULL;
-}
-
-/* The model's trait that the family lacks; NULL: none. */
-static const char *lacks(const struct hf_family *f, const struct model_dims *d)
-{
-    const char *trait;
-
-    if (f->latent != (d->kv_lora_rank > 0))
-        return f->latent ? "without latent attention" : "with latent attention";
-    trait = lacks_experts(f, d);
-    return trait ? trait : lacks_trait(f, d);
 }
 
 titan_status hf_family_of(const struct model_dims *dims, const char *name, const struct hf_family **ret,

@@ -33,25 +33,6 @@ static const struct option_spec *find(const struct command_table *t, const struc
     return NULL;
 }
 
-static titan_status unknown_option(const struct command_table *t, const struct args *args, const char *given,
-                                   struct titan_error *err)
-{
-    const struct option_spec *const tables[] = {t->options, args->command ? args->command->options : NULL};
-    const char *command = args->command ? args->command->name : "", *names[NAMES_MAX];
-    size_t n = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
-        for (const struct option_spec *s = tables[i]; s && s->name && n < NAMES_MAX; s++)
-            names[n++] = s->name;
-    titan_status status =
-        titan_fail(err, TITAN_EINVAL, "%s%sunknown option %.95s", command, *command ? ": " : "", given);
-    const char *near = strncmp(given, "--", 2) == 0 ? text_nearest(given + 2, names, n) : NULL;
-    if (near)
-        titan_error_hint(err, "did you mean --%s?", near);
-    else
-        titan_error_hint(err, "%s %s%s--help lists them", t->name, command, *command ? " " : "");
-    return status;
-}
-
 /* Takes "--name", "--name=value", "--name value", or the letters of "-ab", "-n3", "-n 3". */
 static titan_status take_options(const struct command_table *t, struct args *args, int argc, char **argv, int *at,
                                  struct titan_error *err)
@@ -65,7 +46,21 @@ static titan_status take_options(const struct command_table *t, struct args *arg
         if (!spec) {
             char name[DISTANCE_TEXT_MAX];
             (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - word), word);
-            return unknown_option(t, args, is_long ? name : given, err);
+            const char *shown = is_long ? name : given;
+            const struct option_spec *const tables[] = {t->options, args->command ? args->command->options : NULL};
+            const char *command = args->command ? args->command->name : "", *names[NAMES_MAX];
+            size_t n = 0;
+            for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+                for (const struct option_spec *s = tables[i]; s && s->name && n < NAMES_MAX; s++)
+                    names[n++] = s->name;
+            titan_status status =
+                titan_fail(err, TITAN_EINVAL, "%s%sunknown option %.95s", command, *command ? ": " : "", shown);
+            const char *near = strncmp(shown, "--", 2) == 0 ? text_nearest(shown + 2, names, n) : NULL;
+            if (near)
+                titan_error_hint(err, "did you mean --%s?", near);
+            else
+                titan_error_hint(err, "%s %s%s--help lists them", t->name, command, *command ? " " : "");
+            return status;
         }
         if (is_long && *equals && !spec->value)
             return titan_fail(err, TITAN_EINVAL, "--%s takes no value", spec->name);

@@ -17,31 +17,6 @@ static bool read_text(const struct toml_value *v, char *ret, size_t size, char w
     return true;
 }
 
-static bool read_source(const struct toml_value *table, struct recipe_source *ret, char why[RECIPE_WHY])
-{
-    for (const struct toml_value *v = table->first; v; v = v->next) {
-        bool ok;
-        if (strcmp(v->key, "path") == 0) {
-            ok = read_text(v, ret->path, sizeof(ret->path), why);
-        } else if (strcmp(v->key, "dataset") == 0) {
-            ok = read_text(v, ret->dataset, sizeof(ret->dataset), why);
-        } else if (strcmp(v->key, "weight") == 0) {
-            ret->weight = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
-            ok = ret->weight > 0 && isfinite(ret->weight);
-            if (!ok)
-                (void)snprintf(why, RECIPE_WHY, "weight must be a number above 0");
-        } else {
-            (void)snprintf(why, RECIPE_WHY, "unknown key %.64s; there are path, weight and dataset", v->key);
-            ok = false;
-        }
-        if (!ok)
-            return false;
-    }
-    if (!ret->path[0])
-        (void)snprintf(why, RECIPE_WHY, "a source has no path");
-    return ret->path[0];
-}
-
 bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *ret, char why[RECIPE_WHY])
 {
     struct recipe_mixture mixture;
@@ -57,8 +32,28 @@ bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *
             return false;
         }
         struct recipe_source *source = &mixture.source[mixture.n++];
-        if (!read_source(v, source, why))
+        for (const struct toml_value *e = v->first; e; e = e->next) {
+            bool ok;
+            if (strcmp(e->key, "path") == 0) {
+                ok = read_text(e, source->path, sizeof(source->path), why);
+            } else if (strcmp(e->key, "dataset") == 0) {
+                ok = read_text(e, source->dataset, sizeof(source->dataset), why);
+            } else if (strcmp(e->key, "weight") == 0) {
+                source->weight = e->type == TOML_INT ? (double)e->integer : e->type == TOML_FLOAT ? e->real : 0;
+                ok = source->weight > 0 && isfinite(source->weight);
+                if (!ok)
+                    (void)snprintf(why, RECIPE_WHY, "weight must be a number above 0");
+            } else {
+                (void)snprintf(why, RECIPE_WHY, "unknown key %.64s; there are path, weight and dataset", e->key);
+                ok = false;
+            }
+            if (!ok)
+                return false;
+        }
+        if (!source->path[0]) {
+            (void)snprintf(why, RECIPE_WHY, "a source has no path");
             return false;
+        }
         weighted += source->weight > 0;
     }
     if (weighted != 0 && weighted != mixture.n) {

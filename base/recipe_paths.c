@@ -99,33 +99,6 @@ static titan_status place(const char *key, const char *path, const char *base, c
     return TITAN_OK;
 }
 
-/* Checks that a file or folder is readable; returns its path from here and its type. */
-static titan_status check_path(const struct recipe_path *p, const char *base, char full[PATH_MAX], struct stat *st,
-                               struct titan_error *err)
-{
-    TRY(place(p->key, p->path, base, full, err));
-    if (p->dataset && path_is_pattern(full) && stat(full, st) < 0) /* workers expand the pattern */
-        full[path_pattern_folder(full)] = '\0';
-    if (!*full)
-        (void)snprintf(full, PATH_MAX, ".");
-    if (stat(full, st) < 0) {
-        titan_status status = titan_fail_errno(err, "%s = \"%s\"", p->key, full);
-        titan_error_hint(err,
-                         "a relative path counts from the run file's folder or else from here; --set %s=PATH names "
-                         "another",
-                         p->key);
-        return status;
-    }
-    bool folder = S_ISDIR(st->st_mode);
-    if (!folder && !S_ISREG(st->st_mode))
-        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", p->key, full);
-    if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
-        return titan_fail_errno(err, "%s = \"%s\"", p->key, full);
-    if (!folder && st->st_size == 0)
-        return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", p->key, full);
-    return TITAN_OK;
-}
-
 #define PROBE_BYTES 4096 /* a text has no 0 byte within these; workers use the same rule */
 #define PROBES_MAX 1000
 
@@ -249,8 +222,30 @@ titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_
         titan_error_hint(err, "name a text file or a folder: --set validation.dataset_path=PATH");
         return TITAN_EINVAL;
     }
-    for (int i = 0; i < n; i++)
-        TRY(check_path(&paths[i], base, full, &st[i], err));
+    for (int i = 0; i < n; i++) {
+        /* Checks that a file or folder is readable; returns its path from here and its type. */
+        const struct recipe_path *p = &paths[i];
+        TRY(place(p->key, p->path, base, full, err));
+        if (p->dataset && path_is_pattern(full) && stat(full, &st[i]) < 0) /* workers expand the pattern */
+            full[path_pattern_folder(full)] = '\0';
+        if (!*full)
+            (void)snprintf(full, PATH_MAX, ".");
+        if (stat(full, &st[i]) < 0) {
+            titan_status status = titan_fail_errno(err, "%s = \"%s\"", p->key, full);
+            titan_error_hint(err,
+                             "a relative path counts from the run file's folder or else from here; --set %s=PATH names "
+                             "another",
+                             p->key);
+            return status;
+        }
+        bool folder = S_ISDIR(st[i].st_mode);
+        if (!folder && !S_ISREG(st[i].st_mode))
+            return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is neither a file nor a folder", p->key, full);
+        if (access(full, folder ? R_OK | X_OK : R_OK) < 0)
+            return titan_fail_errno(err, "%s = \"%s\"", p->key, full);
+        if (!folder && st[i].st_size == 0)
+            return titan_fail(err, TITAN_EINVAL, "%s = \"%s\" is empty", p->key, full);
+    }
     for (int i = 0; i < n; i++) {
         if (!paths[i].dataset)
             continue;
@@ -271,23 +266,6 @@ titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_
     return TITAN_OK;
 }
 
-/* In place: "/a//b/./c/" -> "/a/b/c". */
-static void tidy_path(char *path)
-{
-    char *to = path;
-    for (const char *p = path; *p;) {
-        if (p[0] == '/' && (p[1] == '/' || !p[1]) && (p[1] || to > path))
-            p++;
-        else if (p[0] == '/' && p[1] == '.' && (p[2] == '/' || !p[2]))
-            p += 2;
-        else
-            *to++ = *p++;
-    }
-    if (to == path)
-        *to++ = '/';
-    *to = '\0';
-}
-
 titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out, struct titan_error *err)
 {
     const char *dump = r->job.dump_folder, *folder = r->checkpoint.folder;
@@ -300,6 +278,19 @@ titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_di
         n = snprintf(out, PATH_MAX, "%s/%s/%s", job_dir, dump, folder);
     if (n >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "checkpoint.folder: the path is too long");
-    tidy_path(out);
+
+    /* In place: "/a//b/./c/" -> "/a/b/c". */
+    char *to = out;
+    for (const char *p = out; *p;) {
+        if (p[0] == '/' && (p[1] == '/' || !p[1]) && (p[1] || to > out))
+            p++;
+        else if (p[0] == '/' && p[1] == '.' && (p[2] == '/' || !p[2]))
+            p += 2;
+        else
+            *to++ = *p++;
+    }
+    if (to == out)
+        *to++ = '/';
+    *to = '\0';
     return TITAN_OK;
 }

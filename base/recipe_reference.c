@@ -6,31 +6,6 @@
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 
-static void print_flavors(struct buf *out)
-{
-    buf_puts(out,
-             "\n## Flavors\n\n`ffn` is the width of the feed-forward layer, with experts that of the first, dense "
-             "layers. `experts`: routed, of these\nchosen, shared, and the width of one. `tied`: the output head is "
-             "the embedding. Families with latent attention\nproject keys and values to 512 values and 64 rotated "
-             "ones (`tiny`: 32 and 8).\n\n"
-             "| `name` | `flavor` | dim | layers | heads | kv heads | head dim | ffn | experts | vocabulary | tied | "
-             "parameters | |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for (int i = 0; i < recipe_flavors_count; i++) {
-        const struct recipe_flavor *f = &recipe_flavors[i];
-        struct recipe r = {.model.dims = f->dims};
-        struct model_dims *d = &r.model.dims;
-        d->head_dim = d->head_dim ? d->head_dim : d->dim / d->n_heads;
-        buf_printf(out, "| `%s` | `%s` | %lld | %lld | %lld | %lld | %lld | %lld | ", f->family, f->name,
-                   (long long)d->dim, (long long)d->n_layers, (long long)d->n_heads, (long long)d->n_kv_heads,
-                   (long long)d->head_dim, (long long)d->ffn_hidden);
-        if (d->n_experts)
-            buf_printf(out, "%lld, %lld, %lld, %lld", (long long)d->n_experts, (long long)d->top_k,
-                       (long long)d->n_shared_experts, (long long)d->moe_hidden);
-        buf_printf(out, " | %lld | %s | %lld | %s |\n", (long long)d->vocab_size, d->tied_embeddings ? "yes" : "",
-                   (long long)recipe_params(&r), f->doc);
-    }
-}
-
 static void print_theirs(const char *section, const char *name, const char *theirs, struct buf *out)
 {
     const char *quote = strcmp(theirs, "none") == 0 ? "" : "`";
@@ -87,7 +62,27 @@ void recipe_print_reference(struct buf *out)
         section = k->section;
         setting_print_row(k, out);
     }
-    print_flavors(out);
+    buf_puts(out,
+             "\n## Flavors\n\n`ffn` is the width of the feed-forward layer, with experts that of the first, dense "
+             "layers. `experts`: routed, of these\nchosen, shared, and the width of one. `tied`: the output head is "
+             "the embedding. Families with latent attention\nproject keys and values to 512 values and 64 rotated "
+             "ones (`tiny`: 32 and 8).\n\n"
+             "| `name` | `flavor` | dim | layers | heads | kv heads | head dim | ffn | experts | vocabulary | tied | "
+             "parameters | |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < recipe_flavors_count; i++) {
+        const struct recipe_flavor *f = &recipe_flavors[i];
+        struct recipe r = {.model.dims = f->dims};
+        struct model_dims *d = &r.model.dims;
+        d->head_dim = d->head_dim ? d->head_dim : d->dim / d->n_heads;
+        buf_printf(out, "| `%s` | `%s` | %lld | %lld | %lld | %lld | %lld | %lld | ", f->family, f->name,
+                   (long long)d->dim, (long long)d->n_layers, (long long)d->n_heads, (long long)d->n_kv_heads,
+                   (long long)d->head_dim, (long long)d->ffn_hidden);
+        if (d->n_experts)
+            buf_printf(out, "%lld, %lld, %lld, %lld", (long long)d->n_experts, (long long)d->top_k,
+                       (long long)d->n_shared_experts, (long long)d->moe_hidden);
+        buf_printf(out, " | %lld | %s | %lld | %s |\n", (long long)d->vocab_size, d->tied_embeddings ? "yes" : "",
+                   (long long)recipe_params(&r), f->doc);
+    }
 
     buf_puts(out, "\n## TorchTitan's keys\n\nTheir defaults at v0.2.2 and what they are here; older names, too, and at "
                   "the end newer ones. A key that is "

@@ -125,31 +125,6 @@ int64_t recipe_rope_pairs(const struct model_dims *d)
     return (d->kv_lora_rank > 0 ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : d->head_dim) / 2;
 }
 
-static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
-{
-    bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
-    bool dynamic = strcmp(d->rope_scaling, "dynamic") == 0;
-    if (strcmp(d->rope_scaling, "linear") == 0 && d->rope_factor < 1)
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.rope_scaling = \"linear\" needs model.rope_factor of at least 1; it is %g",
-                          d->rope_factor);
-    if ((llama || yarn || dynamic) && (d->rope_factor < 1 || d->rope_original_length < 1))
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.rope_scaling = \"%s\" needs model.rope_factor of at least 1 and "
-                          "model.rope_original_length above 0; they are %g and %lld",
-                          d->rope_scaling, d->rope_factor, (long long)d->rope_original_length);
-    if (llama && d->rope_high_freq_factor <= d->rope_low_freq_factor)
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.rope_high_freq_factor = %g is not above model.rope_low_freq_factor = %g",
-                          d->rope_high_freq_factor, d->rope_low_freq_factor);
-    if (yarn && d->rope_beta_fast <= d->rope_beta_slow)
-        return titan_fail(err, TITAN_EINVAL, "model.rope_beta_fast = %g is not above model.rope_beta_slow = %g",
-                          d->rope_beta_fast, d->rope_beta_slow);
-    if (yarn && d->rope_theta <= 1)
-        return titan_fail(err, TITAN_EINVAL, "model.rope_scaling = \"yarn\" needs model.rope_theta above 1");
-    return TITAN_OK;
-}
-
 static titan_status check_heads(const struct model_dims *d, struct titan_error *err)
 {
     /* Latent attention rotates only qk_rope_head_dim columns of a head; the rest may have any width. */
@@ -254,9 +229,35 @@ static titan_status check_traits(const struct model_dims *d, struct titan_error 
     return TITAN_OK;
 }
 
-/* A module has a layer of the model's kind, and the model's embedding and head. */
-static titan_status check_mtp(const struct model_dims *d, struct titan_error *err)
+static titan_status check_dims(const struct recipe *r, struct titan_error *err)
 {
+    const struct model_dims *d = &r->model.dims;
+    int stages;
+    bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
+    bool dynamic = strcmp(d->rope_scaling, "dynamic") == 0;
+    if (strcmp(d->rope_scaling, "linear") == 0 && d->rope_factor < 1)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_scaling = \"linear\" needs model.rope_factor of at least 1; it is %g",
+                          d->rope_factor);
+    if ((llama || yarn || dynamic) && (d->rope_factor < 1 || d->rope_original_length < 1))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_scaling = \"%s\" needs model.rope_factor of at least 1 and "
+                          "model.rope_original_length above 0; they are %g and %lld",
+                          d->rope_scaling, d->rope_factor, (long long)d->rope_original_length);
+    if (llama && d->rope_high_freq_factor <= d->rope_low_freq_factor)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_high_freq_factor = %g is not above model.rope_low_freq_factor = %g",
+                          d->rope_high_freq_factor, d->rope_low_freq_factor);
+    if (yarn && d->rope_beta_fast <= d->rope_beta_slow)
+        return titan_fail(err, TITAN_EINVAL, "model.rope_beta_fast = %g is not above model.rope_beta_slow = %g",
+                          d->rope_beta_fast, d->rope_beta_slow);
+    if (yarn && d->rope_theta <= 1)
+        return titan_fail(err, TITAN_EINVAL, "model.rope_scaling = \"yarn\" needs model.rope_theta above 1");
+    TRY(check_heads(d, err));
+    TRY(check_experts(d, err));
+    TRY(check_traits(d, err));
+
+    /* A module has a layer of the model's kind, and the model's embedding and head. */
     const bool scaled = d->logits_scaling != 0 && d->logits_scaling != 1;
     const char *key = d->tied_embeddings      ? "model.tied_embeddings = true"
                       : d->sliding_window > 0 ? "model.sliding_window"
@@ -270,18 +271,7 @@ static titan_status check_mtp(const struct model_dims *d, struct titan_error *er
     if (d->mtp_layers > 0 && key)
         return titan_fail(err, TITAN_EINVAL, "model.mtp_layers = %lld does not go with %s", (long long)d->mtp_layers,
                           key);
-    return TITAN_OK;
-}
 
-static titan_status check_dims(const struct recipe *r, struct titan_error *err)
-{
-    const struct model_dims *d = &r->model.dims;
-    int stages;
-    TRY(check_rope(d, err));
-    TRY(check_heads(d, err));
-    TRY(check_experts(d, err));
-    TRY(check_traits(d, err));
-    TRY(check_mtp(d, err));
     if (d->mtp_layers > 0)
         TRY(recipe_stages(r, &stages, err)); /* the pipeline must have one stage */
     if (strcmp(d->rope_scaling, "longrope") == 0) {

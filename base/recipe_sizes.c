@@ -26,28 +26,22 @@ static double attention_params(const struct model_dims *d)
            kv_rank * (1 + h * ((double)d->qk_nope_head_dim + v)) + h * v * c;
 }
 
-/* Parameters of the layers [from, to), each with `experts` routed experts. To count the parameters that one token uses,
- * pass the number of its experts. */
-static double layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
+/* Parameters of all layers, each with `experts` routed experts, and of the modules of multi-token prediction. To count
+ * the parameters that one token uses, pass the number of its experts. A module is a layer with a projection and three
+ * norms besides. */
+static double body_params(const struct model_dims *d, int64_t experts)
 {
-    titan_assert(from >= 0 && from <= to && to <= d->n_layers + d->mtp_layers);
-    const int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
+    const int64_t all = d->n_layers + d->mtp_layers, dense = d->n_experts == 0 ? all : MIN(all, d->n_dense_layers);
+    titan_assert(dense >= 0 && dense <= all);
     const double c = (double)d->dim, f = (double)d->ffn_hidden, m = (double)d->moe_hidden;
     /* The router has a column for every expert; its bias is no parameter. */
     const double routed = (c + d->router_bias) * (double)d->n_experts +
                           3 * c * m * (double)(experts + d->n_shared_experts) +
                           (d->mlp_bias ? (2 * m + c) * (double)experts : 0);
     const double norms = (d->no_input_norms ? 0 : 2) + (d->output_norms ? 2 : 0);
-    return (double)(to - from) * (attention_params(d) + norms * c) +
-           (double)dense * (3 * c * f + (d->mlp_bias ? 2 * f + c : 0)) + (double)(to - from - dense) * routed;
-}
-
-/* Parameters of all layers and of the modules of multi-token prediction. A module is a layer with a projection and
- * three norms besides. */
-static double body_params(const struct model_dims *d, int64_t experts)
-{
-    const double c = (double)d->dim;
-    return layers_params(d, 0, d->n_layers + d->mtp_layers, experts) + (double)d->mtp_layers * c * (2 * c + 3);
+    return (double)all * (attention_params(d) + norms * c) +
+           (double)dense * (3 * c * f + (d->mlp_bias ? 2 * f + c : 0)) + (double)(all - dense) * routed +
+           (double)d->mtp_layers * c * (2 * c + 3);
 }
 
 static double head_params(const struct model_dims *d)

@@ -158,35 +158,31 @@ titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error 
     return TITAN_OK;
 }
 
-static titan_status split_at_points(const struct recipe *r, int stages, int *first_layer, struct titan_error *err)
-{
-    int64_t points[RECIPE_STAGES_MAX], layers = r->model.dims.n_layers;
-    const char *split = r->parallelism.pipeline_parallel_split_points;
-    int n = recipe_split_points(split, points, RECIPE_STAGES_MAX);
-    if (n + 1 != stages)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.pipeline_parallel_split_points = \"%.64s\" makes %d stages, not %d", split,
-                          n + 1, stages);
-    titan_assert(n >= 1);
-    if (points[n - 1] > layers)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "parallelism.pipeline_parallel_split_points: layers.%lld is none of the %lld layers; nearest: "
-            "layers.%lld",
-            (long long)points[n - 1], (long long)layers, (long long)layers - 1);
-    first_layer[0] = 0;
-    for (int s = 0; s < n; s++)
-        first_layer[s + 1] = (int)points[s];
-    first_layer[stages] = (int)layers;
-    return TITAN_OK;
-}
-
 titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_layer, struct titan_error *err)
 {
     int64_t layers = r->model.dims.n_layers, first = r->parallelism.pipeline_parallel_first_stage_less_layers;
     int64_t last = r->parallelism.pipeline_parallel_last_stage_less_layers, next = 0;
-    if (stages > 1 && r->parallelism.pipeline_parallel_split_points[0])
-        return split_at_points(r, stages, first_layer, err);
+    if (stages > 1 && r->parallelism.pipeline_parallel_split_points[0]) {
+        int64_t points[RECIPE_STAGES_MAX];
+        const char *split = r->parallelism.pipeline_parallel_split_points;
+        int n = recipe_split_points(split, points, RECIPE_STAGES_MAX);
+        if (n + 1 != stages)
+            return titan_fail(err, TITAN_EINVAL,
+                              "parallelism.pipeline_parallel_split_points = \"%.64s\" makes %d stages, not %d", split,
+                              n + 1, stages);
+        titan_assert(n >= 1);
+        if (points[n - 1] > layers)
+            return titan_fail(
+                err, TITAN_EINVAL,
+                "parallelism.pipeline_parallel_split_points: layers.%lld is none of the %lld layers; nearest: "
+                "layers.%lld",
+                (long long)points[n - 1], (long long)layers, (long long)layers - 1);
+        first_layer[0] = 0;
+        for (int s = 0; s < n; s++)
+            first_layer[s + 1] = (int)points[s];
+        first_layer[stages] = (int)layers;
+        return TITAN_OK;
+    }
     if (stages < 1 || stages > most_stages(r))
         return titan_fail(err, TITAN_EINVAL, "%d stages do not fit model.n_layers = %lld; nearest: %lld", stages,
                           (long long)layers, (long long)(stages < 1 ? 1 : most_stages(r)));

@@ -50,29 +50,6 @@ static void enqueue(struct schedule_walk *w, int rank)
     }
 }
 
-/* Runs one rank as far as possible and queues ranks that it may have unblocked. */
-static void walk_rank(const struct schedule *s, const double t[4], int rank, struct schedule_walk *w)
-{
-    titan_assert(rank >= 0 && rank < s->ranks);
-    for (; w->next[rank] < s->n_cells[rank]; w->next[rank]++) {
-        struct cell c = s->cells[rank][w->next[rank]], input;
-        double start = w->clock[rank];
-        if (input_of(s, c, &input)) {
-            double there = (c.kind == CELL_F ? w->forward : w->backward)[slot(s, input.stage, c.microbatch)];
-            if (isnan(there))
-                return;
-            start = fmax(start, there);
-        }
-        w->clock[rank] = start + t[c.kind];
-        if (c.kind == CELL_W)
-            continue;
-        (c.kind == CELL_F ? w->forward : w->backward)[slot(s, c.stage, c.microbatch)] = w->clock[rank];
-        int reader = c.kind == CELL_F ? c.stage + 1 : c.stage - 1;
-        if (reader >= 0 && reader < s->stages && schedule_rank_of(s, reader) != rank)
-            enqueue(w, schedule_rank_of(s, reader));
-    }
-}
-
 titan_status schedule_walk(const struct schedule *s, const double t[4], struct schedule_walk *ret)
 {
     const size_t ranks = (size_t)s->ranks, slots = (size_t)s->stages * (size_t)s->microbatches;
@@ -91,7 +68,26 @@ titan_status schedule_walk(const struct schedule *s, const double t[4], struct s
     while (ret->queued) {
         int rank = ret->queue[--ret->queued];
         ret->in_queue[rank] = false;
-        walk_rank(s, t, rank, ret);
+
+        /* Runs one rank as far as possible and queues ranks that it may have unblocked. */
+        titan_assert(rank >= 0 && rank < s->ranks);
+        for (; ret->next[rank] < s->n_cells[rank]; ret->next[rank]++) {
+            struct cell c = s->cells[rank][ret->next[rank]], input;
+            double start = ret->clock[rank];
+            if (input_of(s, c, &input)) {
+                double there = (c.kind == CELL_F ? ret->forward : ret->backward)[slot(s, input.stage, c.microbatch)];
+                if (isnan(there))
+                    break;
+                start = fmax(start, there);
+            }
+            ret->clock[rank] = start + t[c.kind];
+            if (c.kind == CELL_W)
+                continue;
+            (c.kind == CELL_F ? ret->forward : ret->backward)[slot(s, c.stage, c.microbatch)] = ret->clock[rank];
+            int reader = c.kind == CELL_F ? c.stage + 1 : c.stage - 1;
+            if (reader >= 0 && reader < s->stages && schedule_rank_of(s, reader) != rank)
+                enqueue(ret, schedule_rank_of(s, reader));
+        }
     }
     return TITAN_OK;
 }
@@ -99,30 +95,6 @@ titan_status schedule_walk(const struct schedule *s, const double t[4], struct s
 /* --- the check ---------------------------------------------------------------------------------------------------- */
 
 enum { DONE_F = 1 << CELL_F, DONE_I = 1 << CELL_I, DONE_W = 1 << CELL_W, DONE_B = 1 << CELL_B };
-
-/* Is c legal here, given the finished work of its stage and microbatch in *done? */
-static titan_status check_cell(const struct schedule *s, int rank, struct cell c, uint8_t *done,
-                               struct titan_error *err)
-{
-    titan_assert(rank >= 0 && rank < s->ranks);
-    char text[CELL_TEXT];
-    uint8_t needs = c.kind == CELL_F ? 0 : c.kind == CELL_W ? DONE_I : DONE_F;
-    uint8_t excludes = c.kind == CELL_F ? 0 : c.kind == CELL_B ? DONE_I | DONE_W : DONE_B;
-    if (schedule_rank_of(s, c.stage) != rank)
-        return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s is misplaced: stage %d belongs to rank %d", rank,
-                          cell_text(c, text), c.stage, schedule_rank_of(s, c.stage));
-    if (*done & 1 << c.kind)
-        return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s stands there twice", rank, cell_text(c, text));
-    if (*done & excludes)
-        return titan_fail(err, TITAN_EINVAL,
-                          "rank %d: cell %s is double: B is I and W at once, and %d%c%d stands before it", rank,
-                          cell_text(c, text), c.stage, *done & DONE_B ? 'B' : 'I', c.microbatch);
-    if ((*done & needs) != needs)
-        return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s has no %d%c%d before it", rank, cell_text(c, text),
-                          c.stage, needs == DONE_I ? 'I' : 'F', c.microbatch);
-    *done |= (uint8_t)(1 << c.kind);
-    return TITAN_OK;
-}
 
 static titan_status check_cells(const struct schedule *s, struct titan_error *err)
 {
@@ -138,7 +110,25 @@ static titan_status check_cells(const struct schedule *s, struct titan_error *er
                                   "rank %d: cell %d (stage %d, action %u, microbatch %d) is not of a "
                                   "schedule of %d stages and %d microbatches",
                                   r, i + 1, c.stage, (unsigned)c.kind, c.microbatch, s->stages, s->microbatches);
-            TRY(check_cell(s, r, c, &done[slot(s, c.stage, c.microbatch)], err));
+
+            /* Is c legal here, given the finished work of its stage and microbatch in *had? */
+            uint8_t *had = &done[slot(s, c.stage, c.microbatch)];
+            char text[CELL_TEXT];
+            uint8_t needs = c.kind == CELL_F ? 0 : c.kind == CELL_W ? DONE_I : DONE_F;
+            uint8_t excludes = c.kind == CELL_F ? 0 : c.kind == CELL_B ? DONE_I | DONE_W : DONE_B;
+            if (schedule_rank_of(s, c.stage) != r)
+                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s is misplaced: stage %d belongs to rank %d", r,
+                                  cell_text(c, text), c.stage, schedule_rank_of(s, c.stage));
+            if (*had & 1 << c.kind)
+                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s stands there twice", r, cell_text(c, text));
+            if (*had & excludes)
+                return titan_fail(err, TITAN_EINVAL,
+                                  "rank %d: cell %s is double: B is I and W at once, and %d%c%d stands before it", r,
+                                  cell_text(c, text), c.stage, *had & DONE_B ? 'B' : 'I', c.microbatch);
+            if ((*had & needs) != needs)
+                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %s has no %d%c%d before it", r, cell_text(c, text),
+                                  c.stage, needs == DONE_I ? 'I' : 'F', c.microbatch);
+            *had |= (uint8_t)(1 << c.kind);
         }
     for (int stage = 0; stage < s->stages; stage++)
         for (int mb = 0; mb < s->microbatches; mb++) {

@@ -209,29 +209,6 @@ static titan_status put(struct parser *p, struct buf *out, const char *data, siz
     return buf_append(out, data, len) == TITAN_OK ? TITAN_OK : no_memory(p);
 }
 
-static titan_status unicode_escape(struct parser *p, int digits, struct buf *out)
-{
-    titan_assert(digits == 4 || digits == 8);
-    uint32_t code = 0;
-    for (int i = 0; i < digits; i++) {
-        char c = peek(p);
-        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
-                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
-                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
-                                                : 16;
-        if (digit > 15)
-            return fail(p, "\\%c must be followed by %d hexadecimal digits", digits == 4 ? 'u' : 'U', digits);
-        code = code << 4 | digit;
-        p->at++;
-    }
-    if (code == 0)
-        return fail(p, "a NUL character is not accepted in a string");
-    if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
-        return fail(p, "U+%04X is not a Unicode character", (unsigned)code);
-    char utf8[4];
-    return put(p, out, utf8, utf8_encode(code, utf8));
-}
-
 /* Skips a backslash before blanks and a line break, up to the next visible character. */
 static bool line_continuation(struct parser *p)
 {
@@ -259,7 +236,25 @@ static titan_status escape(struct parser *p, bool multiline, struct buf *out)
     char c = peek(p);
     if (c == 'u' || c == 'U') {
         p->at++;
-        return unicode_escape(p, c == 'u' ? 4 : 8, out);
+        int digits = c == 'u' ? 4 : 8;
+        uint32_t code = 0;
+        for (int i = 0; i < digits; i++) {
+            char h = peek(p);
+            uint32_t digit = h >= '0' && h <= '9'   ? (uint32_t)(h - '0')
+                             : h >= 'a' && h <= 'f' ? (uint32_t)(h - 'a' + 10)
+                             : h >= 'A' && h <= 'F' ? (uint32_t)(h - 'A' + 10)
+                                                    : 16;
+            if (digit > 15)
+                return fail(p, "\\%c must be followed by %d hexadecimal digits", digits == 4 ? 'u' : 'U', digits);
+            code = code << 4 | digit;
+            p->at++;
+        }
+        if (code == 0)
+            return fail(p, "a NUL character is not accepted in a string");
+        if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
+            return fail(p, "U+%04X is not a Unicode character", (unsigned)code);
+        char utf8[4];
+        return put(p, out, utf8, utf8_encode(code, utf8));
     }
     const char *name = c ? strchr(names, c) : NULL;
     if (!name)
@@ -499,14 +494,21 @@ static titan_status parse_array(struct parser *p, int depth, struct node *array)
     return TITAN_OK;
 }
 
-/* Finds the table for a dotted key's last part, creating missing ones. section: the table of the header (or the inline
- * table) that contains the key; only tables that this section created may be extended. */
-static titan_status walk_dotted(struct parser *p, struct node *section, const struct key *key, struct node **ret)
+static titan_status parse_pair(struct parser *p, int depth, struct node *section)
 {
-    titan_assert(key->count >= 1 && section->value.type == TOML_TABLE);
+    _cleanup_(key_clear) struct key key = {.count = 0};
+    TRY(parse_key(p, &key));
+    if (peek(p) != '=')
+        return fail(p, "expected '=' behind the key");
+    p->at++;
+    skip_blank(p);
+
+    /* Finds the table for a dotted key's last part, creating missing ones. section: the table of the header (or the
+     * inline table) that contains the key; only tables that this section created may be extended. */
+    titan_assert(key.count >= 1 && section->value.type == TOML_TABLE);
     struct node *table = section;
-    for (int i = 0; i + 1 < key->count; i++) {
-        const struct key_part *part = &key->parts[i];
+    for (int i = 0; i + 1 < key.count; i++) {
+        const struct key_part *part = &key.parts[i];
         struct node *next = member(table, part->text);
         if (!next) {
             TRY(room_in(p, table, part));
@@ -529,20 +531,7 @@ static titan_status walk_dotted(struct parser *p, struct node *section, const st
         }
         table = next;
     }
-    *ret = table;
-    return TITAN_OK;
-}
 
-static titan_status parse_pair(struct parser *p, int depth, struct node *section)
-{
-    _cleanup_(key_clear) struct key key = {.count = 0};
-    TRY(parse_key(p, &key));
-    if (peek(p) != '=')
-        return fail(p, "expected '=' behind the key");
-    p->at++;
-    skip_blank(p);
-    struct node *table = section;
-    TRY(walk_dotted(p, section, &key, &table));
     struct key_part *last = &key.parts[key.count - 1];
     const struct node *before = member(table, last->text);
     if (before)
@@ -610,28 +599,6 @@ static titan_status parse_value(struct parser *p, int depth, struct node **ret)
     return parse_word(p, node);
 }
 
-/* Follows one part of a [header]'s path: into a table, or into the last element of an array of tables. */
-static titan_status walk_header(struct parser *p, struct node *table, const struct key_part *part, struct node **ret)
-{
-    titan_assert(table->value.type == TOML_TABLE);
-    struct node *next = member(table, part->text);
-    if (!next) {
-        TRY(room_in(p, table, part));
-        TRY(new_node(p, TOML_TABLE, part->line, part->column, &next));
-        append(table, next);
-        next->value.key = strdup(part->text);
-        if (!next->value.key)
-            return no_memory(p);
-    } else if (next->value.type == TOML_ARRAY && next->tables) {
-        next = (struct node *)(void *)((char *)next->tail - offsetof(struct toml_value, next)); /* the last element */
-    } else if (next->value.type != TOML_TABLE || next->origin == ORIGIN_INLINE) {
-        return fail_at(p, part->line, part->column, "'%s' is already a value (line %d), not a table", part->text,
-                       next->value.line);
-    }
-    *ret = next;
-    return TITAN_OK;
-}
-
 static titan_status parse_header(struct parser *p, struct node **ret_section)
 {
     titan_assert(peek(p) == '[');
@@ -645,8 +612,27 @@ static titan_status parse_header(struct parser *p, struct node **ret_section)
         return fail(p, "expected '%s'", close);
     p->at += strlen(close);
     struct node *parent = p->root;
-    for (int i = 0; i + 1 < key.count; i++)
-        TRY(walk_header(p, parent, &key.parts[i], &parent));
+    for (int i = 0; i + 1 < key.count; i++) {
+        /* Follows one part of a [header]'s path: into a table, or into the last element of an array of tables. */
+        const struct key_part *part = &key.parts[i];
+        titan_assert(parent->value.type == TOML_TABLE);
+        struct node *next = member(parent, part->text);
+        if (!next) {
+            TRY(room_in(p, parent, part));
+            TRY(new_node(p, TOML_TABLE, part->line, part->column, &next));
+            append(parent, next);
+            next->value.key = strdup(part->text);
+            if (!next->value.key)
+                return no_memory(p);
+        } else if (next->value.type == TOML_ARRAY && next->tables) {
+            next =
+                (struct node *)(void *)((char *)next->tail - offsetof(struct toml_value, next)); /* the last element */
+        } else if (next->value.type != TOML_TABLE || next->origin == ORIGIN_INLINE) {
+            return fail_at(p, part->line, part->column, "'%s' is already a value (line %d), not a table", part->text,
+                           next->value.line);
+        }
+        parent = next;
+    }
 
     struct key_part *last = &key.parts[key.count - 1];
     struct node *node = member(parent, last->text);
