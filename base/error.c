@@ -23,17 +23,17 @@ static void format_line(char *out, size_t cap, const char *fmt, va_list ap)
     text_fit(out, ' ');
 }
 
-static void fill(struct titan_error *err, titan_status status, int sys_errno, const char *file, int line,
-                 const char *fmt, va_list ap) __attribute__((format(printf, 6, 0)));
-static void fill(struct titan_error *err, titan_status status, int sys_errno, const char *file, int line,
-                 const char *fmt, va_list ap)
+/* The arguments may point into err itself, so all of it changes after the message is formatted. */
+static void fill(struct titan_error *err, const struct titan_error *to, const char *fmt, va_list ap)
+    __attribute__((format(printf, 3, 0)));
+static void fill(struct titan_error *err, const struct titan_error *to, const char *fmt, va_list ap)
 {
-    char msg[sizeof(err->msg)]; /* the arguments may point into err itself */
+    char msg[sizeof(err->msg)];
     format_line(msg, sizeof(msg), fmt, ap);
-    err->status = status;
-    err->sys_errno = sys_errno;
-    err->file = file;
-    err->line = line;
+    err->status = to->status;
+    err->sys_errno = to->sys_errno;
+    err->file = to->file;
+    err->line = to->line;
     memcpy(err->msg, msg, sizeof(msg));
     err->hint[0] = '\0';
 }
@@ -45,7 +45,7 @@ titan_status titan_error_set(struct titan_error *err, titan_status status, int s
         return status;
     va_list ap;
     va_start(ap, fmt);
-    fill(err, status, sys_errno, file, line, fmt, ap);
+    fill(err, &(struct titan_error){.status = status, .sys_errno = sys_errno, .file = file, .line = line}, fmt, ap);
     va_end(ap);
     return status;
 }
@@ -58,7 +58,7 @@ titan_status titan_error_set_errno(struct titan_error *err, const char *file, in
         return status;
     va_list ap;
     va_start(ap, fmt);
-    fill(err, status, sys_errno, file, line, fmt, ap);
+    fill(err, &(struct titan_error){.status = status, .sys_errno = sys_errno, .file = file, .line = line}, fmt, ap);
     va_end(ap);
     char text[96];
     size_t len = strlen(err->msg);

@@ -209,14 +209,21 @@ titan_status file_make_temporary(int at, const char *name, mode_t mode, char out
 }
 
 /* Does not sync the folder. */
-static titan_status replace(int at, const char *name, const void *data, size_t len, mode_t mode, bool durable,
-                            struct titan_error *err)
+/* What a replaced file gets. */
+struct content {
+    const void *data;
+    size_t len;
+    mode_t mode;
+    bool durable;
+};
+
+static titan_status replace(int at, const char *name, const struct content *c, struct titan_error *err)
 {
     char temporary[PATH_MAX];
     _cleanup_fd_ int fd = -1;
-    TRY(file_make_temporary(at, name, mode, temporary, &fd, err));
+    TRY(file_make_temporary(at, name, c->mode, temporary, &fd, err));
     titan_status status = TITAN_OK;
-    if (file_write_all(fd, data, len) != TITAN_OK || (durable && fsync(fd) < 0))
+    if (file_write_all(fd, c->data, c->len) != TITAN_OK || (c->durable && fsync(fd) < 0))
         status = titan_fail_errno(err, "cannot write '%s'", temporary);
     else if (renameat(at, temporary, at, name) < 0)
         status = titan_fail_errno(err, "cannot rename '%s' to '%s'", temporary, name);
@@ -231,7 +238,7 @@ static titan_status replace_path(const char *path, const void *data, size_t len,
     if (strlen(path) >= sizeof(parent))
         return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
     file_parent(path, parent);
-    TRY(replace(AT_FDCWD, path, data, len, mode, true, err));
+    TRY(replace(AT_FDCWD, path, &(struct content){data, len, mode, true}, err));
     return dir_sync(parent, err);
 }
 
@@ -266,7 +273,7 @@ titan_status file_replace_private(const char *path, const void *data, size_t len
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len, struct titan_error *err)
 {
     titan_assert(at >= 0);
-    TRY(replace(at, name, data, len, 0666, true, err));
+    TRY(replace(at, name, &(struct content){data, len, 0666, true}, err));
     if (fsync(at) < 0 && errno != EINVAL)
         return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
     return TITAN_OK;
@@ -275,7 +282,7 @@ titan_status file_replace_at(int at, const char *name, const void *data, size_t 
 titan_status file_place_at(int at, const char *name, const void *data, size_t len, struct titan_error *err)
 {
     titan_assert(at >= 0);
-    return replace(at, name, data, len, 0666, false, err);
+    return replace(at, name, &(struct content){data, len, 0666, false}, err);
 }
 
 /* The mode of mkdir(1) without write access for others; the umask, or the parent folder's access list, reduces it. */

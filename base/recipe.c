@@ -181,9 +181,18 @@ static bool same_value(const struct toml_value *a, const struct toml_value *b)
 }
 
 /* seen: keys this document has set, to refuse a key together with its alias; NULL for an override. */
-static titan_status set_value(const struct setting_place *at, struct recipe *r, const char *section, const char *name,
-                              const struct toml_value *v, uint64_t *seen, struct titan_error *err)
+/* A recipe while a run file or an assignment is read into it. */
+struct reading {
+    struct recipe *recipe;
+    const char *path;           /* the run file */
+    uint64_t *seen;             /* keys of this file; NULL: an assignment may repeat a key */
+    const uint64_t *overridden; /* keys that an option sets; NULL: none */
+};
+
+static titan_status set_value(const struct setting_place *at, const struct reading *in, const char *section,
+                              const char *name, const struct toml_value *v, struct titan_error *err)
 {
+    struct recipe *r = in->recipe;
     const int index = recipe_key_resolve(section, name);
     if (index < 0)
         return unknown_key(at, section, name, err);
@@ -208,11 +217,11 @@ static titan_status set_value(const struct setting_place *at, struct recipe *r, 
     }
     if (k->support != KEY_SUPPORTED)
         return TITAN_OK;
-    if (seen && recipe_key_in(seen, index))
+    if (in->seen && recipe_key_in(in->seen, index))
         return setting_fail(at, NULL, err, TITAN_EINVAL, "%s.%s is given twice: %s.%s means the same", section, name,
                             k->section, k->name);
-    if (seen)
-        recipe_key_mark(seen, index, true);
+    if (in->seen)
+        recipe_key_mark(in->seen, index, true);
     titan_status status = set_supported(at, r, index, v, err);
     if (status != TITAN_OK && strcmp(name, k->name) != 0)
         titan_error_hint(err, "%s.%s is read as %s.%s", section, name, k->section, k->name);
@@ -253,15 +262,15 @@ void recipe_init(struct recipe *r)
 }
 
 /* seen: see set_value. overridden: keys whose values are ignored; NULL: no such keys. */
-static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
-                              uint64_t *seen, const uint64_t *overridden, struct titan_error *err)
+static titan_status set_table(const struct reading *in, const char *section, const struct toml_value *table,
+                              struct titan_error *err)
 {
     for (const struct toml_value *v = table->first; v; v = v->next) {
-        const struct setting_place at = {.path = path, .line = v->line};
+        const struct setting_place at = {.path = in->path, .line = v->line};
         if (v->type != TOML_TABLE) {
-            const int index = overridden ? recipe_key_resolve(section, v->key) : -1;
-            if (index < 0 || !recipe_key_in(overridden, index))
-                TRY(set_value(&at, r, section, v->key, v, seen, err));
+            const int index = in->overridden ? recipe_key_resolve(section, v->key) : -1;
+            if (index < 0 || !recipe_key_in(in->overridden, index))
+                TRY(set_value(&at, in, section, v->key, v, err));
             continue;
         }
         char below[SECTION_MAX];
@@ -279,7 +288,7 @@ static titan_status set_table(struct recipe *r, const char *section, const struc
                                     near->section);
             return setting_fail(&at, NULL, err, TITAN_EINVAL, "unknown section [%.64s]", below);
         }
-        TRY(set_table(r, below, v, path, seen, overridden, err));
+        TRY(set_table(in, below, v, err));
     }
     return TITAN_OK;
 }
@@ -328,7 +337,8 @@ titan_status recipe_parse_with(struct recipe *r, const char *text, const char *p
     struct toml_value *root = NULL;
     TRY(toml_parse(text, len, path, &root, err));
     struct recipe result = *r;
-    titan_status status = set_table(&result, "", root, path, seen, args ? overridden : NULL, err);
+    const struct reading in = {&result, path, seen, args ? overridden : NULL};
+    titan_status status = set_table(&in, "", root, err);
     toml_free(root);
     TRY(status);
     *r = result;
@@ -381,7 +391,8 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
         if (status != TITAN_OK && !word)
             return status;
     }
-    const titan_status status = set_value(&override, r, a.section, a.name, word ? &text : parsed, NULL, err);
+    const struct reading in = {.recipe = r};
+    const titan_status status = set_value(&override, &in, a.section, a.name, word ? &text : parsed, err);
     toml_free(parsed);
     return status;
 }

@@ -105,9 +105,10 @@ static titan_status check_limits(const char *name, int ranks, int stages, int mi
     return TITAN_OK;
 }
 
-titan_status schedule_new(const char *name, int ranks, int stages, int microbatches, bool v_order,
-                          struct schedule **ret, struct titan_error *err)
+titan_status schedule_new(const char *name, const struct schedule_shape *shape, bool v_order, struct schedule **ret,
+                          struct titan_error *err)
 {
+    const int ranks = shape->ranks, stages = shape->stages, microbatches = shape->microbatches;
     TRY(check_limits(name, ranks, stages, microbatches, err));
     _cleanup_(schedule_clear) struct schedule *s = calloc(1, sizeof *s);
     if (s) {
@@ -160,7 +161,7 @@ titan_status schedule_generate(const char *name, int ranks, int stages, int micr
         return status;
     }
     struct schedule *s;
-    TRY(schedule_new(family->name, ranks, stages, microbatches, family->v_order, &s, err));
+    TRY(schedule_new(family->name, &(struct schedule_shape){ranks, stages, microbatches}, family->v_order, &s, err));
     family->generate(s);
     *ret = s;
     return TITAN_OK;
@@ -173,7 +174,7 @@ titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_or
                               struct titan_error *err)
 {
     struct schedule *s;
-    TRY(schedule_new("forward", ranks, stages, microbatches, v_order, &s, err));
+    TRY(schedule_new("forward", &(struct schedule_shape){ranks, stages, microbatches}, v_order, &s, err));
     for (int round = 0; round < microbatches; round += ranks)
         for (int stage = 0; stage < stages; stage++)
             for (int mb = round; mb < round + ranks; mb++)

@@ -78,8 +78,11 @@ titan_status schedule_generate(const char *name, int ranks, int stages, int micr
 /* Forwards alone, for an evaluation: rounds with one microbatch per rank, stage by stage within a round. */
 titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_order, struct schedule **ret,
                               struct titan_error *err) TITAN_MUST_USE;
+struct schedule_shape {
+    int ranks, stages, microbatches;
+};
 /* Parses CSV text; path is for messages. TITAN_EINVAL names line and cell. Checked by schedule_check(). */
-titan_status schedule_parse(const char *text, const char *path, int ranks, int stages, int microbatches,
+titan_status schedule_parse(const char *text, const char *path, const struct schedule_shape *shape,
                             struct schedule **ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status schedule_load(const char *path, int ranks, int stages, int microbatches, struct schedule **ret,
                            struct titan_error *err) TITAN_MUST_USE;

@@ -29,36 +29,6 @@ static const char *read_number(const char *at, const char *end, int *ret)
     return at > start ? at : NULL;
 }
 
-/* Reads a non-empty cell without surrounding blanks. Messages do not quote it: the daemon may be able to read a file
- * that the submitting user may not. */
-static titan_status read_cell(struct reader *in, const char *at, const char *end)
-{
-    titan_assert(at < end);
-    static const char letters[] = "FIWB";
-    struct schedule *s = in->s;
-    int stage = 0, mb = 0;
-    const char *letter = read_number(at, end, &stage);
-    const char *kind = letter && letter < end && *letter ? strchr(letters, *letter) : NULL;
-    if (!kind || read_number(letter + 1, end, &mb) != end) {
-        titan_status status = titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d is not stage, action and microbatch",
-                                         in->path, in->line, in->cell);
-        titan_error_hint(in->err,
-                         "like 0F3: actions are F forward, I input gradient, W weight gradient, B both; idle is empty");
-        return status;
-    }
-    if (stage >= s->stages)
-        return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d: there is no such stage, the last of %d is %d",
-                          in->path, in->line, in->cell, s->stages, s->stages - 1);
-    if (mb >= s->microbatches)
-        return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d: there is no such microbatch, the last of %d is %d",
-                          in->path, in->line, in->cell, s->microbatches, s->microbatches - 1);
-    /* If a line has more cells than distinct cells exist, schedule_check() names the double cell. */
-    int rank = in->line - 1;
-    if (s->n_cells[rank] <= 3 * schedule_local(s) * s->microbatches)
-        schedule_put(s, rank, (enum cell_kind)(kind - letters), stage, mb);
-    return TITAN_OK;
-}
-
 static titan_status read_line(struct reader *in, const char *at, const char *end)
 {
     titan_assert(at <= end);
@@ -70,8 +40,35 @@ static titan_status read_line(struct reader *in, const char *at, const char *end
             from++;
         while (from < to && (to[-1] == ' ' || to[-1] == '\t' || to[-1] == '\r'))
             to--;
-        if (from < to)
-            TRY(read_cell(in, from, to));
+        if (from < to) {
+            /* Reads a non-empty cell without surrounding blanks. Messages do not quote it: the daemon may be able to
+             * read a file that the submitting user may not. */
+            static const char letters[] = "FIWB";
+            struct schedule *s = in->s;
+            int stage = 0, mb = 0;
+            const char *letter = read_number(from, to, &stage);
+            const char *kind = letter && letter < to && *letter ? strchr(letters, *letter) : NULL;
+            if (!kind || read_number(letter + 1, to, &mb) != to) {
+                titan_status status =
+                    titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d is not stage, action and microbatch", in->path,
+                               in->line, in->cell);
+                titan_error_hint(
+                    in->err,
+                    "like 0F3: actions are F forward, I input gradient, W weight gradient, B both; idle is empty");
+                return status;
+            }
+            if (stage >= s->stages)
+                return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d: there is no such stage, the last of %d is %d",
+                                  in->path, in->line, in->cell, s->stages, s->stages - 1);
+            if (mb >= s->microbatches)
+                return titan_fail(in->err, TITAN_EINVAL,
+                                  "%s:%d: cell %d: there is no such microbatch, the last of %d is %d", in->path,
+                                  in->line, in->cell, s->microbatches, s->microbatches - 1);
+            /* If a line has more cells than distinct cells exist, schedule_check() names the double cell. */
+            int rank = in->line - 1;
+            if (s->n_cells[rank] <= 3 * schedule_local(s) * s->microbatches)
+                schedule_put(s, rank, (enum cell_kind)(kind - letters), stage, mb);
+        }
         if (!comma)
             return TITAN_OK;
         at = comma + 1;
@@ -114,13 +111,13 @@ static titan_status read_lines(struct reader *in, const char *text)
     return TITAN_OK;
 }
 
-titan_status schedule_parse(const char *text, const char *path, int ranks, int stages, int microbatches,
+titan_status schedule_parse(const char *text, const char *path, const struct schedule_shape *shape,
                             struct schedule **ret, struct titan_error *err)
 {
     _cleanup_(schedule_clear) struct schedule *s = NULL;
     if (strnlen(text, SCHEDULE_CSV_MAX + 1) > SCHEDULE_CSV_MAX)
         return titan_fail(err, TITAN_EINVAL, "%s: longer than %d bytes", path, SCHEDULE_CSV_MAX);
-    titan_status status = schedule_new("CSV", ranks, stages, microbatches, false, &s, err);
+    titan_status status = schedule_new("CSV", shape, false, &s, err);
     if (status != TITAN_OK)
         return err ? titan_error_wrap(err, "%s", path) : status;
     struct reader in = {.path = path, .s = s, .err = err};
@@ -140,7 +137,8 @@ titan_status schedule_load(const char *path, int ranks, int stages, int microbat
     TRY(file_read_named(path, SCHEDULE_CSV_MAX, &text, err));
     if (text.len && memchr(text.data, '\0', text.len))
         return titan_fail(err, TITAN_EINVAL, "%s: not a text: it has a zero byte", path);
-    return schedule_parse(text.len ? text.data : "", path, ranks, stages, microbatches, ret, err);
+    return schedule_parse(text.len ? text.data : "", path, &(struct schedule_shape){ranks, stages, microbatches}, ret,
+                          err);
 }
 
 void schedule_print(const struct schedule *s, struct buf *out)

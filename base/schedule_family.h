@@ -20,8 +20,8 @@ struct schedule_family {
 };
 
 /* A schedule without cells. Each rank has room for F, I and W of every stage and microbatch, and one cell more. */
-titan_status schedule_new(const char *name, int ranks, int stages, int microbatches, bool v_order,
-                          struct schedule **ret, struct titan_error *err) TITAN_MUST_USE;
+titan_status schedule_new(const char *name, const struct schedule_shape *shape, bool v_order, struct schedule **ret,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Appends a cell. A cell of a microbatch outside the schedule is dropped: cells depend only on their own microbatch, so
  * the remaining order still runs. This cuts a schedule for more microbatches to size. */
 void schedule_put(struct schedule *s, int rank, enum cell_kind kind, int stage, int microbatch);

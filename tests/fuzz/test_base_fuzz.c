@@ -257,7 +257,8 @@ static void fuzz_schedule(void **state)
         schedule_close(s);
         s = NULL;
         make(&text, csv_words, ARRAY_SIZE(csv_words), &corpus);
-        titan_status status = schedule_parse(text.data ? text.data : "", "fuzz", ranks, stages, microbatches, &s, &err);
+        titan_status status = schedule_parse(text.data ? text.data : "", "fuzz",
+                                             &(struct schedule_shape){ranks, stages, microbatches}, &s, &err);
         if (status != TITAN_OK) {
             check_error(&err, status);
             continue;
@@ -267,7 +268,9 @@ static void fuzz_schedule(void **state)
         assert_int_equal(schedule_check(s, &err), TITAN_OK);
         assert_true(schedule_makespan(s, 1, 1, 1, NULL) >= 3 * microbatches);
         schedule_print(s, &one);
-        assert_int_equal(schedule_parse(one.data, "printed", ranks, stages, microbatches, &back, &err), TITAN_OK);
+        assert_int_equal(
+            schedule_parse(one.data, "printed", &(struct schedule_shape){ranks, stages, microbatches}, &back, &err),
+            TITAN_OK);
         schedule_print(back, &two);
         assert_string_equal(one.data, two.data);
         schedule_close(back);

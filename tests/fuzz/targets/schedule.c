@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     _cleanup_free_ char *text = fuzz_text(in.data, in.len);
     struct schedule *s = NULL, *back = NULL;
     struct titan_error err = {0};
-    titan_status status = schedule_parse(text, "fuzz", ranks, stages, microbatches, &s, &err);
+    titan_status status = schedule_parse(text, "fuzz", &(struct schedule_shape){ranks, stages, microbatches}, &s, &err);
     if (status != TITAN_OK) {
         fuzz_error(status, &err);
         return 0;
@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_assert(schedule_check(s, &err) == TITAN_OK);
     fuzz_assert(schedule_makespan(s, 1, 1, 1, NULL) >= 3 * microbatches);
     schedule_print(s, &one);
-    fuzz_assert(schedule_parse(one.data, "printed", ranks, stages, microbatches, &back, &err) == TITAN_OK);
+    fuzz_assert(schedule_parse(one.data, "printed", &(struct schedule_shape){ranks, stages, microbatches}, &back,
+                               &err) == TITAN_OK);
     schedule_print(back, &two);
     fuzz_assert(strcmp(one.data, two.data) == 0);
     schedule_close(s);

@@ -416,7 +416,7 @@ static struct schedule *parse(const char *text, int ranks, int stages, int micro
 {
     struct schedule *s = NULL;
     struct titan_error err = {0};
-    if (schedule_parse(text, "test.csv", ranks, stages, microbatches, &s, &err) != TITAN_OK)
+    if (schedule_parse(text, "test.csv", &(struct schedule_shape){ranks, stages, microbatches}, &s, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     return s;
 }
@@ -425,12 +425,14 @@ static void not_parsed(const char *text, int ranks, int stages, int microbatches
 {
     struct schedule *s = NULL;
     struct titan_error err = {0};
-    assert_int_equal(schedule_parse(text, "test.csv", ranks, stages, microbatches, &s, &err), TITAN_EINVAL);
+    assert_int_equal(schedule_parse(text, "test.csv", &(struct schedule_shape){ranks, stages, microbatches}, &s, &err),
+                     TITAN_EINVAL);
     assert_null(s);
     assert_non_null(strstr(err.msg, "test.csv"));
     if (!strstr(err.msg, msg))
         fail_msg("'%s' does not say '%s'", err.msg, msg);
-    assert_int_equal(schedule_parse(text, "test.csv", ranks, stages, microbatches, &s, NULL), TITAN_EINVAL);
+    assert_int_equal(schedule_parse(text, "test.csv", &(struct schedule_shape){ranks, stages, microbatches}, &s, NULL),
+                     TITAN_EINVAL);
 }
 
 static void test_csv(void **state)
