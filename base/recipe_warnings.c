@@ -45,6 +45,12 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
     if (dot && strcmp(dot, ".jsonl") == 0 && strcmp(r->training.dataset, "text") == 0)
         buf_puts(out, "training.dataset_path: a .jsonl file is read as plain text; training.dataset = \"jsonl\" reads "
                       "the text of its records\n");
+    if (r->validation.enable && r->validation.seq_len > r->training.seq_len)
+        buf_printf(
+            out,
+            "validation.seq_len = %lld is more than training.seq_len = %lld: the model is evaluated at positions "
+            "that it does not train\n",
+            (long long)r->validation.seq_len, (long long)r->training.seq_len);
     if (r->job.dump_folder[0] && !r->checkpoint.enable)
         buf_puts(out, "job.dump_folder has no effect: only checkpoints go there, and checkpoint.enable is false\n");
     else if (r->job.dump_folder[0] && r->checkpoint.folder[0] == '/')

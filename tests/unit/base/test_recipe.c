@@ -415,6 +415,18 @@ static void test_warnings(void **state)
     recipe_warnings(&r, &lines);
     assert_int_equal(lines.len, 0);
     r = fresh();
+    assert_int_equal(recipe_set(&r, "training.seq_len=64", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
+    assert_int_equal(recipe_set(&r, "validation.enable=true", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(lines.data, "validation.seq_len = 2048 is more than training.seq_len = 64: the model is "
+                                    "evaluated at positions that it does not train\n");
+    buf_clear(&lines);
+    assert_int_equal(recipe_set(&r, "validation.seq_len=64", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
+    r = fresh();
     assert_int_equal(recipe_set(&r, "job.dump_folder=/d", NULL), TITAN_OK);
     assert_int_equal(recipe_set(&r, "checkpoint.enable=true", NULL), TITAN_OK);
     recipe_warnings(&r, &lines);
