@@ -24,7 +24,9 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
                                       struct titan_error *err)
 {
     struct submitted is;
-    TRY(submit_run(ctl, file, args, NULL, &is, err));
+    const struct submit_from from = {.folder = args_has(args, "fresh") ? TITAN__V1__CHECKPOINT_FOLDER__FRESH
+                                                                       : TITAN__V1__CHECKPOINT_FOLDER__CONTINUE};
+    TRY(submit_run(ctl, file, args, &from, &is, err));
     const struct follow_options options = {
         .server = ctl->server, .job_id = is.job, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
     const titan_status status = follow_job(&options, ret_end, err);
@@ -125,6 +127,7 @@ const struct command command_run = {
             {"workers", 'n', "N", "workers to train with (default: what the run file and the machine allow)",
              WORD_NONE},
             RUN_FILE_OPTIONS,
+            FRESH_OPTION,
             {"state-dir", 0, "DIR", "where titand keeps its state (default: a new folder in $TMPDIR)", WORD_FILE},
             {"report", 0, "FILE", "write the page of `titanctl report` there when the run has ended", WORD_FILE},
             {NULL}},

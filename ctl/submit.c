@@ -298,9 +298,7 @@ const struct command command_submit = {
         (const struct option_spec[]){
             RUN_FILE_OPTIONS,
             {"from", 0, "JOB[@STEP]", "begin from that job's newest checkpoint, or that of STEP", WORD_JOB},
-            {"fresh", 0, NULL,
-             "where a run has had the folder of checkpoints, take a new one beside it: FOLDER-2, FOLDER-3, ...",
-             WORD_NONE},
+            FRESH_OPTION,
             SUBMIT_OPTIONS,
             {"sweep", 0, "KEY=V1,V2,...", "a job for each value; repeated for other keys: for each combination",
              WORD_NONE},

@@ -18,6 +18,13 @@ struct submit_from {
     const char *const *labels; /* in addition to --label; NULL ends the array; NULL: none */
 };
 
+/* Shared by submit and run. */
+#define FRESH_OPTION                                                                                                   \
+    {                                                                                                                  \
+        "fresh", 0, NULL,                                                                                              \
+            "where a run has had the folder of checkpoints, take a new one beside it: FOLDER-2, FOLDER-3, ...",        \
+            WORD_NONE                                                                                                  \
+    }
 /* Options shared by submit and resume. */
 #define SUBMIT_OPTIONS                                                                                                 \
     {"idempotency-key", 0, "KEY", "any text of yours, at most 128 bytes, that names this submit", WORD_NONE},          \

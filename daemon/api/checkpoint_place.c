@@ -223,8 +223,9 @@ titan_status place_look(const struct recipe *r, struct place *p, struct titan_er
         (void)titan_fail(&p->held, TITAN_ECONFLICT,
                          "checkpoint folder '%s' holds checkpoints of another recipe, by %s%s%s", p->folder, owner.name,
                          keys.len && *keys.data ? ": " : "", keys.len ? keys.data : "");
-        titan_error_hint(&p->held, "submit --fresh takes a new folder beside it; or name another checkpoint.folder; "
-                                   "checkpoint.accept_changed takes what is meant to be another");
+        titan_error_hint(&p->held,
+                         "--fresh takes a new folder beside it; or name another (job.dump_folder, checkpoint.folder); "
+                         "checkpoint.accept_changed takes what is meant to be another");
         return TITAN_OK;
     }
 
