@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ctl/worker_tool.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -19,6 +21,65 @@ static titan_status no_checkpoint_at(const char *path, struct titan_error *err)
     if (err)
         err->sys_errno = 0; /* the checkpoint is missing, not a file */
     return status;
+}
+
+static void close_folder(DIR **dir)
+{
+    if (*dir)
+        (void)closedir(*dir);
+}
+
+/* Is path a checkpoint or a folder of checkpoints? ret_ms: when its newest one was written. */
+static bool has_checkpoint(const char *path, int64_t *ret_ms)
+{
+    char inside[PATH_MAX + 48];
+    uint64_t step = 0;
+    bool any = false;
+    struct stat st;
+    (void)snprintf(inside, sizeof(inside), "%s/manifest.json", path);
+    if (stat(inside, &st) != 0) {
+        if (folder_newest_step(path, &step, &any, NULL) != TITAN_OK || !any)
+            return false;
+        (void)snprintf(inside, sizeof(inside), "%s/" CHECKPOINT_NAME, path, step);
+        if (stat(inside, &st) != 0)
+            return false;
+    }
+    *ret_ms = (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
+    return true;
+}
+
+/* Refuses a folder without checkpoints, and tells what it is or where the newest checkpoint below it is. What cannot be
+ * read is left to the worker program. hf: weights of Hugging Face are fine, too. */
+static titan_status check_folder(const char *path, bool hf, struct titan_error *err)
+{
+    static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};
+    char below[PATH_MAX], newest[PATH_MAX] = "";
+    int64_t ms, newest_ms = -1;
+    _cleanup_(close_folder) DIR *dir = opendir(path);
+    if (!dir || has_checkpoint(path, &ms))
+        return TITAN_OK;
+    for (size_t i = 0; i < ARRAY_SIZE(weights); i++) {
+        if (faccessat(dirfd(dir), weights[i], F_OK, 0) != 0)
+            continue;
+        if (hf)
+            return TITAN_OK;
+        (void)titan_fail(err, TITAN_EINVAL, "'%s' is a Hugging Face folder, not a checkpoint", path);
+        titan_error_hint(err, "titanctl convert makes a checkpoint of it");
+        return TITAN_EINVAL;
+    }
+    for (const struct dirent *e; (e = readdir(dir));) {
+        static const char *const places[] = {"", "/checkpoint"}; /* a folder of checkpoints; a job's folder */
+        for (size_t i = 0; i < ARRAY_SIZE(places) && e->d_name[0] != '.'; i++) {
+            if (snprintf(below, sizeof(below), "%s/%s%s", path, e->d_name, places[i]) >= (int)sizeof(below) ||
+                !has_checkpoint(below, &ms) || ms <= newest_ms)
+                continue;
+            newest_ms = ms;
+            memcpy(newest, below, sizeof(newest));
+        }
+    }
+    (void)titan_fail(err, TITAN_ENOTFOUND, "'%s' holds no checkpoint%s%s", path,
+                     *newest ? "; the newest below it is in " : "", newest);
+    return TITAN_ENOTFOUND;
 }
 
 titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX], struct titan_error *err)
@@ -82,7 +143,9 @@ titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char o
     if ((size_t)snprintf(inside, sizeof(inside), "%s/checkpoint", name) >= sizeof(inside) - sizeof(behind))
         return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
     (void)snprintf(out, PATH_MAX, "%s%s", access(inside, R_OK) == 0 ? inside : name, behind);
-    return access(out, R_OK) == 0 ? TITAN_OK : no_checkpoint_at(out, err);
+    if (access(out, R_OK) != 0)
+        return no_checkpoint_at(out, err);
+    return check_folder(out, args->command && strcmp(args->command->name, "convert") == 0, err);
 }
 
 titan_status worker_become(char *const *argv, struct titan_error *err)

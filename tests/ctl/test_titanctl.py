@@ -487,6 +487,10 @@ def generate_and_convert():
     d.ok("convert", job, World.dir / "hf")
     assert {"config.json", "model.safetensors"} <= {p.name for p in (World.dir / "hf").iterdir()}
     assert json.loads(d.ok("-o", "json", "convert", job, World.dir / "hf2")) == {"folder": str(World.dir / "hf2"), "format": "huggingface"}
+    one_line(d.ctl("generate", World.dir / "hf", *args), 2, "is a Hugging Face folder, not a checkpoint")
+    one_line(d.ctl("eval", Path(d.status(job)["directory"]) / "logs"), 3, "logs' holds no checkpoint\n")
+    one_line(d.ctl("generate", Path(d.status(job)["directory"]).parent, *args), 3, "holds no checkpoint; the newest below it is in ", "/checkpoint")
+    d.ok("convert", World.dir / "hf", World.dir / "back")
     done = d.ctl("convert", job, World.dir / "hf/config.json")
     assert done.code == 2 and "Not a directory" in done.err, done
 
