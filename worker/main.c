@@ -489,25 +489,9 @@ static const struct option_spec options[] = {
 static const struct command_table titan_worker = {
     .name = "titan-worker", .noun = "command", .commands = commands, .options = options};
 
-static void print_help(const struct command *c)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-
-    if (c) {
-        help_put_command(&titan_worker, c, &text);
-    } else {
-        buf_puts(&text, "usage: titan-worker COMMAND [OPTION]... [ARGUMENT]...\n\n"
-                        "Trains: started by an agent, or by hand without any daemon.\n\ncommands\n");
-        help_put_commands(&titan_worker, &text);
-        buf_puts(&text, "\noptions of all commands\n");
-        help_put_options(options, &text);
-        buf_puts(&text, "\n`titan-worker COMMAND --help` shows a command's options and examples.\n");
-    }
-    (void)fputs(text.data, stdout);
-}
-
 int main(int argc, char **argv)
 {
+    _cleanup_(buf_free) struct buf help = BUF_INIT;
     struct titan_error err = {0};
     struct args args;
     int code = 0;
@@ -520,7 +504,17 @@ int main(int argc, char **argv)
     if (args_parse(&titan_worker, argc, argv, &args, &err) != TITAN_OK)
         return fail(&err);
     if (args_has(&args, "help")) {
-        print_help(args.command);
+        if (args.command) {
+            help_put_command(&titan_worker, args.command, &help);
+        } else {
+            buf_puts(&help, "usage: titan-worker COMMAND [OPTION]... [ARGUMENT]...\n\n"
+                            "Trains: started by an agent, or by hand without any daemon.\n\ncommands\n");
+            help_put_commands(&titan_worker, &help);
+            buf_puts(&help, "\noptions of all commands\n");
+            help_put_options(options, &help);
+            buf_puts(&help, "\n`titan-worker COMMAND --help` shows a command's options and examples.\n");
+        }
+        (void)fputs(help.data, stdout);
         return 0;
     }
     if (args_has(&args, "version")) {

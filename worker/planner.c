@@ -71,30 +71,6 @@ static titan_status read_options(const struct args *args, struct planner *p, str
     return TITAN_OK;
 }
 
-/* Reads the recipe for the given number of workers, whatever bounds the file has. */
-static titan_status read_recipe(struct planner *p, struct titan_error *err)
-{
-    char bound[64];
-    bool filled;
-
-    recipe_init(&p->recipe);
-    TRY(recipe_load_with(&p->recipe, p->args->words[0], p->args, err));
-    TRY(hf_config_fill(&p->recipe, NULL, &filled, err));
-    if (p->world == 0) { /* the file's own number, or the number that its mesh takes */
-        recipe_offer(&p->recipe, 0);
-        TRY(recipe_resolve(&p->recipe, err));
-        p->world = (int)p->recipe.elastic.max_workers;
-        return TITAN_OK;
-    }
-    (void)snprintf(bound, sizeof bound, "elastic.max_workers=%d", p->world);
-    TRY(recipe_set(&p->recipe, bound, err));
-    if (p->recipe.elastic.min_workers > p->world) {
-        (void)snprintf(bound, sizeof bound, "elastic.min_workers=%d", p->world);
-        TRY(recipe_set(&p->recipe, bound, err));
-    }
-    return recipe_resolve(&p->recipe, err);
-}
-
 /* --- report ------------------------------------------------------------------------------------------------------- */
 
 static bool for_cpu(const struct planner *p)
@@ -109,28 +85,11 @@ static titan_status write_file(const char *path, const struct buf *text, struct 
     return file_write(path, text->data, text->len, err);
 }
 
-/* Writes the timeline, packed if the path ends in .gz. Perfetto opens both forms. */
-static titan_status write_timeline(const char *path, const struct buf *text, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf packed = {.limit = text->limit};
-    const size_t n = strlen(path);
-    char size[UNITS_TEXT];
-
-    if (n > 3 && strcmp(path + n - 3, ".gz") == 0 && !buf_failed(text)) {
-        TRY(gzip_pack(text, &packed, err));
-        return write_file(path, &packed, err);
-    }
-    TRY(write_file(path, text, err));
-    if (text->len >= BIG_TIMELINE)
-        (void)fprintf(stderr, "note: '%s' is %s; as %s.gz it is about a tenth of that, and Perfetto opens it too\n",
-                      path, format_bytes(text->len, size), path);
-    return TITAN_OK;
-}
-
 static titan_status write_files(const struct planner *p, const struct simulation *s, struct titan_error *err)
 {
-    _cleanup_(buf_free) struct buf timeline = {.limit = (size_t)4 << 30};
+    _cleanup_(buf_free) struct buf timeline = {.limit = (size_t)4 << 30}, packed = {.limit = timeline.limit};
     _cleanup_(buf_free) struct buf picture = {.limit = (size_t)4 << 30};
+    char size[UNITS_TEXT];
 
     titan_assert(s->step > 0);
     if (p->timeline) {
@@ -138,7 +97,15 @@ static titan_status write_files(const struct planner *p, const struct simulation
         if (p->trace)
             TRY(timeline_reopen(p->trace, &timeline, &zero, err));
         simulation_timeline(s, zero, &timeline);
-        TRY(write_timeline(p->timeline, &timeline, err));
+        /* A path that ends in .gz asks for a packed file. Perfetto opens both forms. */
+        const size_t n = strlen(p->timeline);
+        const bool packs = n > 3 && strcmp(p->timeline + n - 3, ".gz") == 0 && !buf_failed(&timeline);
+        if (packs)
+            TRY(gzip_pack(&timeline, &packed, err));
+        TRY(write_file(p->timeline, packs ? &packed : &timeline, err));
+        if (!packs && timeline.len >= BIG_TIMELINE)
+            (void)fprintf(stderr, "note: '%s' is %s; as %s.gz it is about a tenth of that, and Perfetto opens it too\n",
+                          p->timeline, format_bytes(timeline.len, size), p->timeline);
     }
     if (p->picture) {
         picture_write(s, p->recipe.job.description, &picture);
@@ -274,8 +241,26 @@ static titan_status open_costs(struct planner *p, struct titan_error *err)
 static titan_status make_plan(struct planner *p, struct buf *out, struct titan_error *err)
 {
     struct plan *plan = NULL;
+    char bound[64];
+    bool filled;
 
-    TRY(read_recipe(p, err));
+    /* The recipe is read for the given number of workers, whatever bounds the file has. Without a number it is the
+     * file's own, or the number that its mesh takes. */
+    recipe_init(&p->recipe);
+    TRY(recipe_load_with(&p->recipe, p->args->words[0], p->args, err));
+    TRY(hf_config_fill(&p->recipe, NULL, &filled, err));
+    if (p->world == 0) {
+        recipe_offer(&p->recipe, 0);
+    } else {
+        (void)snprintf(bound, sizeof bound, "elastic.max_workers=%d", p->world);
+        TRY(recipe_set(&p->recipe, bound, err));
+        (void)snprintf(bound, sizeof bound, "elastic.min_workers=%d", p->world);
+        if (p->recipe.elastic.min_workers > p->world)
+            TRY(recipe_set(&p->recipe, bound, err));
+    }
+    TRY(recipe_resolve(&p->recipe, err));
+    if (p->world == 0)
+        p->world = (int)p->recipe.elastic.max_workers;
     recipe_print_warnings(&p->recipe, stderr);
     /* "auto" is planned for a GPU: a laptop's device is not where the run will be. */
     const double gib = p->memory_gib > 0 ? p->memory_gib : p->recipe.device.memory;

@@ -57,45 +57,6 @@ titan_status evaluation_make_plan(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Finds the evaluation of the state's step: any rank may have it, or rank 0's metrics file. An evaluation of a later
- * step is of no use, because that step is trained again. */
-static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
-{
-    struct evaluation_report *const newest = &e->t->evaluator.newest;
-    const uint64_t step = e->state.shards.own->step;
-    const bool written = step > 0 && metrics_have_evaluation(&e->t->publisher.metrics, step);
-    const double mine[] = {(double)newest->step,  newest->loss, (double)newest->tokens,
-                           (double)newest->bytes, newest->ms,   written};
-    enum { EACH = ARRAY_SIZE(mine) };
-    _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof mine);
-
-    if (!all)
-        return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
-    const struct peer_ranks members = epoch_members(e);
-    TRY(peer_values_gather(&members, mine, sizeof mine, all, err));
-    for (int r = 0; r < e->view.world; r++) {
-        const double *of = all + r * EACH;
-        const struct peer_value reported[] = {{"step", of[0], 0, PEER_VALUE_EXACT},
-                                              {"tokens", of[2], 0, PEER_VALUE_EXACT},
-                                              {"bytes", of[3], 0, PEER_VALUE_EXACT},
-                                              {"ms", floor(of[4]), 0, PEER_VALUE_EXACT},
-                                              {"written", of[5], 0, 1}};
-        TRY(peer_values_check("validation", r, reported, ARRAY_SIZE(reported), err));
-    }
-    *newest = (struct evaluation_report){0};
-    for (int r = 0; r < e->view.world; r++) {
-        const double *of = all + r * EACH;
-        if (of[0] == (double)step && newest->tokens == 0)
-            *newest = (struct evaluation_report){
-                .step = step, .loss = of[1], .tokens = (uint64_t)of[2], .bytes = (uint64_t)of[3], .ms = of[4]};
-    }
-    if (newest->tokens > 0)
-        publish_evaluation(e);
-    if (all[EACH - 1] != 0) /* rank 0's metrics file has the evaluation */
-        newest->step = step;
-    return TITAN_OK;
-}
-
 titan_status evaluation_open(struct epoch *e, struct titan_error *err)
 {
     struct evaluation *const v = &e->evaluation;
@@ -115,7 +76,41 @@ titan_status evaluation_open(struct epoch *e, struct titan_error *err)
                                            .token_bytes = data->token_bytes};
     TRY(loader_open(&options, &v->loader, err));
     TRY(epoch_open_executor(e, v->program, &v->plan->cut, e->exec, &v->exec, err));
-    return agree_on_newest(e, err);
+
+    /* The evaluation of the state's step: any rank may have it, or rank 0's metrics file. An evaluation of a later step
+     * is of no use, because that step is trained again. */
+    struct evaluation_report *const newest = &e->t->evaluator.newest;
+    const uint64_t now = e->state.shards.own->step;
+    const bool written = now > 0 && metrics_have_evaluation(&e->t->publisher.metrics, now);
+    const double mine[] = {(double)newest->step,  newest->loss, (double)newest->tokens,
+                           (double)newest->bytes, newest->ms,   written};
+    enum { EACH = ARRAY_SIZE(mine) };
+    _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof mine);
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
+    const struct peer_ranks members = epoch_members(e);
+    TRY(peer_values_gather(&members, mine, sizeof mine, all, err));
+    for (int r = 0; r < e->view.world; r++) {
+        const double *of = all + r * EACH;
+        const struct peer_value reported[] = {{"step", of[0], 0, PEER_VALUE_EXACT},
+                                              {"tokens", of[2], 0, PEER_VALUE_EXACT},
+                                              {"bytes", of[3], 0, PEER_VALUE_EXACT},
+                                              {"ms", floor(of[4]), 0, PEER_VALUE_EXACT},
+                                              {"written", of[5], 0, 1}};
+        TRY(peer_values_check("validation", r, reported, ARRAY_SIZE(reported), err));
+    }
+    *newest = (struct evaluation_report){0};
+    for (int r = 0; r < e->view.world; r++) {
+        const double *of = all + r * EACH;
+        if (of[0] == (double)now && newest->tokens == 0)
+            *newest = (struct evaluation_report){
+                .step = now, .loss = of[1], .tokens = (uint64_t)of[2], .bytes = (uint64_t)of[3], .ms = of[4]};
+    }
+    if (newest->tokens > 0)
+        publish_evaluation(e);
+    if (all[EACH - 1] != 0) /* rank 0's metrics file has the evaluation */
+        newest->step = now;
+    return TITAN_OK;
 }
 
 void evaluation_close(struct epoch *e)
@@ -136,39 +131,30 @@ bool evaluation_due(const struct epoch *e)
     return recipe_validates(e->t->recipe, step) && e->t->evaluator.newest.step != step;
 }
 
-static titan_status run_steps(struct epoch *e, unsigned received, struct evaluation_sums *ret, unsigned *ret_commands,
-                              struct titan_error *err)
+titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_commands, struct titan_error *err)
 {
+    struct trainer *const t = e->t;
     struct evaluation *const v = &e->evaluation;
-    struct membership *m = e->t->members;
+    const int64_t began_ns = clock_mono_ns();
+    struct evaluation_sums sums = {0};
     int coords[AXIS_COUNT];
 
+    titan_assert(e->state.installed && evaluation_due(e));
+    *ret_commands = 0; /* a command for a checkpoint alone comes again in the next step */
     mesh_coords(&v->plan->mesh, e->view.rank, coords);
-    for (uint64_t step = 1; step <= e->t->evaluator.held_out.steps && !(*ret_commands & received); step++) {
+    for (uint64_t step = 1; step <= t->evaluator.held_out.steps && !(*ret_commands & received); step++) {
         const double *statistics = NULL;
         TRY(loader_load(&v->loader, step, err));
         const struct exec_batch batch = {.tokens = v->loader.tokens,
                                          .counts = v->loader.counts,
-                                         .commands = checkpoint_heed(e->t->recipe, m->ops->commands(m))};
+                                         .commands = checkpoint_heed(t->recipe, t->members->ops->commands(t->members))};
         TRY(exec_evaluate(v->exec, &batch, &statistics, err));
-        outcome_add(&v->program->statistics, statistics, ret);
+        outcome_add(&v->program->statistics, statistics, &sums);
         *ret_commands |= outcome_commands(&v->program->statistics, statistics);
         if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one rank of each group that reads the same samples */
-            ret->bytes += (double)v->loader.bytes;
+            sums.bytes += (double)v->loader.bytes;
         TRY(failpoint("evaluation.step", err));
     }
-    return TITAN_OK;
-}
-
-titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_commands, struct titan_error *err)
-{
-    struct trainer *const t = e->t;
-    const int64_t began_ns = clock_mono_ns();
-    struct evaluation_sums sums = {0};
-
-    titan_assert(e->state.installed && evaluation_due(e));
-    *ret_commands = 0; /* a command for a checkpoint alone comes again in the next step */
-    TRY(run_steps(e, received, &sums, ret_commands, err));
     if (*ret_commands & received)
         return TITAN_OK;
     /* Sums the bytes of all ranks, and waits until every rank has its sums. */

@@ -93,30 +93,11 @@ static titan_status append_line(const struct epoch *e, uint64_t step, const stru
     return file_append(fd, line.data, line.len, err);
 }
 
-static void write_events(const struct epoch *e, uint64_t step, int64_t at_ms, const struct norms *n)
+void layers_write(struct epoch *e, uint64_t step, int64_t at_ms)
 {
     enum { TAG = 64, EACH = 2 };
     const struct model *m = e->t->model;
-    const size_t most = (size_t)m->n_units * EACH;
-    _cleanup_free_ struct event_scalar *scalars = calloc(most, sizeof *scalars);
-    _cleanup_free_ char(*tags)[TAG] = calloc(most, sizeof *tags);
-    int count = 0;
-
-    if (!scalars || !tags)
-        return;
-    for (int u = 0; u < m->n_units; u++)
-        for (int k = 0; k < (e->layers.masters ? EACH : 1); k++) {
-            (void)snprintf(tags[count], TAG, "%s/%s", k == 0 ? "layer_grad_norm" : "layer_param_norm",
-                           m->units[u].name);
-            scalars[count] = (struct event_scalar){tags[count], k == 0 ? n->gradients[u] : n->masters[u]};
-            count++;
-        }
-    tensorboard_write(e, step, at_ms, scalars, count);
-}
-
-void layers_write(struct epoch *e, uint64_t step, int64_t at_ms)
-{
-    const size_t units = (size_t)e->t->model->n_units;
+    const size_t units = (size_t)m->n_units;
     const double *statistics = exec_statistics(e->exec);
     struct titan_error why = {0};
 
@@ -127,7 +108,20 @@ void layers_write(struct epoch *e, uint64_t step, int64_t at_ms)
         return;
     const struct norms n = {both, both + units};
     outcome_unit_norms(e->plan.program, e->plan.plan->layout, statistics, n.gradients, n.masters);
-    write_events(e, step, at_ms, &n);
+
+    _cleanup_free_ struct event_scalar *scalars = calloc(EACH * units, sizeof *scalars);
+    _cleanup_free_ char(*tags)[TAG] = calloc(EACH * units, sizeof *tags);
+    int count = 0;
+    for (int u = 0; u < m->n_units && scalars && tags; u++)
+        for (int k = 0; k < (e->layers.masters ? EACH : 1); k++) {
+            (void)snprintf(tags[count], TAG, "%s/%s", k == 0 ? "layer_grad_norm" : "layer_param_norm",
+                           m->units[u].name);
+            scalars[count] = (struct event_scalar){tags[count], k == 0 ? n.gradients[u] : n.masters[u]};
+            count++;
+        }
+    if (scalars && tags)
+        tensorboard_write(e, step, at_ms, scalars, count);
+
     const bool failed = append_line(e, step, &n, &why) != TITAN_OK;
     if (failed && !e->layers.failed)
         tlog_warn(&e->t->log, "the file of layers takes no lines, going on without it", "step=%lu reason=\"%s\"",

@@ -197,31 +197,13 @@ static titan_status fill_replica(struct epoch *e, struct titan_error *err)
     return buddy_seed(e->state.buddy, e->state.shards.own, err);
 }
 
-/* Data and checkpoints go on from the course of the state's source. */
-static void take_course(struct epoch *e)
-{
-    struct trainer *t = e->t;
-    const struct run_identity *found = &e->state.restore.found;
-    bool moved;
-
-    dataset_go_on(t->data, &found->data, found->samples, &moved);
-    if (moved && e->view.rank == 0)
-        tlog_warn(&t->log,
-                  "the mixture or the length of samples is another, the data is drawn anew behind what was read",
-                  "step=%lu sample=%lu", (unsigned long)found->step + 1, (unsigned long)found->samples);
-    dataset_identify(t->data, &t->identity.data);
-    t->identity.samples = found->samples;
-    t->identity.step = found->step;
-    t->identity.line = found->line;
-    t->identity.from_step = found->from_step;
-    memcpy(t->identity.from_run, found->from_run, sizeof t->identity.from_run);
-}
-
 /* Installs the new state. The old state stays until every member has its new one. */
 titan_status recover_install(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     struct epoch_state *const s = &e->state;
+    const struct run_identity *const found = &s->restore.found;
+    bool moved;
 
     titan_assert(!s->installed && s->restore.view);
     titan_status status = open_shard(e, e->view.rank, &s->shards.own, err);
@@ -241,7 +223,20 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
                 err->status = status;
         }
         TRY(status);
-        take_course(e);
+
+        /* Data and checkpoints go on from the course of the state's source. */
+        dataset_go_on(t->data, &found->data, found->samples, &moved);
+        if (moved && e->view.rank == 0)
+            tlog_warn(&t->log,
+                      "the mixture or the length of samples is another, the data is drawn anew behind what was read",
+                      "step=%lu sample=%lu", (unsigned long)found->step + 1, (unsigned long)found->samples);
+        dataset_identify(t->data, &t->identity.data);
+        t->identity.samples = found->samples;
+        t->identity.step = found->step;
+        t->identity.line = found->line;
+        t->identity.from_step = found->from_step;
+        memcpy(t->identity.from_run, found->from_run, sizeof t->identity.from_run);
+
         TRY(failpoint("state.filled", err));
         TRY(fill_replica(e, err));
         TRY(failpoint("state.kept", err));

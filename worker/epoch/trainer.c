@@ -24,20 +24,6 @@ static void log_found(struct trainer *t, const char *data, const char *path, con
               text.len ? text.data : "");
 }
 
-/* Ranks that share a log read the same data, so only their first rank logs it. */
-static void log_data(struct trainer *t)
-{
-    const struct recipe *r = t->recipe;
-    if (t->members->solo_rank != 0)
-        return;
-    for (int i = 0; i < dataset_sources(t->data); i++)
-        log_found(t, "training data",
-                  r->training.mixture.n ? r->training.mixture.source[i].path : r->training.dataset_path,
-                  dataset_found(t->data, i));
-    if (t->evaluator.held_out.data)
-        log_found(t, "validation data", r->validation.dataset_path, dataset_found(t->evaluator.held_out.data, 0));
-}
-
 static titan_status open_data(struct trainer *t, int threads, struct titan_error *err)
 {
     const struct recipe *r = t->recipe;
@@ -136,7 +122,15 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     if (members->ops->on_next_world)
         members->ops->on_next_world(members, expect_world, t);
     TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
-    log_data(t); /* only now: a refused start is one log line */
+
+    /* Only now: a refused start is one log line. Ranks that share a log read the same data, so only their first rank
+     * logs it. */
+    for (int i = 0; i < dataset_sources(t->data) && members->solo_rank == 0; i++)
+        log_found(t, "training data",
+                  r->training.mixture.n ? r->training.mixture.source[i].path : r->training.dataset_path,
+                  dataset_found(t->data, i));
+    if (t->evaluator.held_out.data && members->solo_rank == 0)
+        log_found(t, "validation data", r->validation.dataset_path, dataset_found(t->evaluator.held_out.data, 0));
     if (members->ops->opened)
         members->ops->opened(members);
     return run_folder_take(t, err); /* last: it may wait for a file server longer than a start may take */

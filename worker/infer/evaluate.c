@@ -124,22 +124,6 @@ static titan_status open_tool(struct evaluation_tool *e, struct titan_error *err
     return loader_open(&loader, &e->loader, err);
 }
 
-static titan_status run_steps(struct evaluation_tool *e, struct evaluation_sums *ret, struct titan_error *err)
-{
-    titan_assert(e->held_out.steps > 0 && e->programs[0]->forward_only);
-    for (uint64_t step = 1; step <= e->held_out.steps; step++) {
-        const double *statistics = NULL;
-        TRY(loader_load(&e->loader, step, err));
-        const struct exec_batch batch = {.tokens = e->loader.tokens, .counts = e->loader.counts};
-        TRY(exec_evaluate(e->exec, &batch, &statistics, err));
-        outcome_add(&e->programs[0]->statistics, statistics, ret);
-        ret->bytes += (double)e->loader.bytes;
-        if (e->options->progress)
-            e->options->progress(e->options->arg, step, e->held_out.steps);
-    }
-    return TITAN_OK;
-}
-
 titan_status evaluate_checkpoint(const struct evaluate_options *options, struct evaluation_report *ret,
                                  struct titan_error *err)
 {
@@ -149,8 +133,20 @@ titan_status evaluate_checkpoint(const struct evaluate_options *options, struct 
     titan_assert(options->steps >= -1 && options->seq_len >= 0);
     titan_status status = open_tool(&e, err);
     const int64_t began_ns = clock_mono_ns();
-    if (status == TITAN_OK)
-        status = run_steps(&e, &sums, err);
+    titan_assert(status != TITAN_OK || (e.held_out.steps > 0 && e.programs[0]->forward_only));
+    for (uint64_t step = 1; status == TITAN_OK && step <= e.held_out.steps; step++) {
+        const double *statistics = NULL;
+        status = loader_load(&e.loader, step, err);
+        const struct exec_batch batch = {.tokens = e.loader.tokens, .counts = e.loader.counts};
+        if (status == TITAN_OK)
+            status = exec_evaluate(e.exec, &batch, &statistics, err);
+        if (status != TITAN_OK)
+            break;
+        outcome_add(&e.programs[0]->statistics, statistics, &sums);
+        sums.bytes += (double)e.loader.bytes;
+        if (options->progress)
+            options->progress(options->arg, step, e.held_out.steps);
+    }
     if (status == TITAN_OK)
         *ret = (struct evaluation_report){.step = e.inference.trained.info.step,
                                           .tokens = (uint64_t)sums.tokens,

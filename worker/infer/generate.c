@@ -71,26 +71,6 @@ static titan_status put_token(struct generator *g, int32_t token, struct titan_e
                : titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", g->tokens.n + 1);
 }
 
-/* Encodes the prompt. An empty prompt stands for the beginning of a text: the model then sees the end of the previous
- * text. */
-static titan_status encode_prompt(struct generator *g, struct titan_error *err)
-{
-    titan_assert(g->tokenizer && g->tokens.n == 0);
-    const char *prompt = g->options->prompt;
-    struct tokenizer_encoder *e = NULL;
-    TRY(tokenizer_encoder_open(g->tokenizer, &e, err));
-    titan_status status = tokenizer_encode(e, prompt, strlen(prompt), &g->tokens, err);
-    tokenizer_encoder_close(e);
-    TRY(status);
-    if (g->tokens.n > 0)
-        return TITAN_OK;
-    const int32_t bos = tokenizer_bos(g->tokenizer), eos = tokenizer_eos(g->tokenizer);
-    if (bos == TOKEN_NONE && eos == TOKEN_NONE)
-        return titan_fail(err, TITAN_EINVAL, "%s, and the tokenizer names no begin or end of a text: give a --prompt",
-                          *prompt ? "the prompt has no token" : "there is no prompt");
-    return put_token(g, eos != TOKEN_NONE ? eos : bos, err);
-}
-
 static titan_status write_logits(const struct generator *g, struct titan_error *err)
 {
     const char *path = g->options->logits_path;
@@ -144,7 +124,21 @@ static titan_status generate(struct generator *g, FILE *out, struct titan_error 
     TRY(whole_model_open(&whole, &g->model, err));
     TRY(whole_model_load(g->model, &i->trained, err));
 
-    TRY(encode_prompt(g, err));
+    /* An empty prompt stands for the beginning of a text: the model then sees the end of the previous text. */
+    struct tokenizer_encoder *e = NULL;
+    TRY(tokenizer_encoder_open(g->tokenizer, &e, err));
+    const titan_status encoded = tokenizer_encode(e, o->prompt, strlen(o->prompt), &g->tokens, err);
+    tokenizer_encoder_close(e);
+    TRY(encoded);
+    if (g->tokens.n == 0) {
+        const int32_t bos = tokenizer_bos(g->tokenizer), eos = tokenizer_eos(g->tokenizer);
+        if (bos == TOKEN_NONE && eos == TOKEN_NONE)
+            return titan_fail(err, TITAN_EINVAL,
+                              "%s, and the tokenizer names no begin or end of a text: give a --prompt",
+                              *o->prompt ? "the prompt has no token" : "there is no prompt");
+        TRY(put_token(g, eos != TOKEN_NONE ? eos : bos, err));
+    }
+
     if (o->logits_path)
         TRY(write_logits(g, err));
     if (o->max_tokens == 0)
