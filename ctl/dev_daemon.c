@@ -173,7 +173,34 @@ titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const
     return status;
 }
 
-void dev_daemon_stop(struct dev_daemon *d)
+/* Has one of the jobs more in its folder than its log, its metrics and its run file? */
+static bool has_products(const char *jobs, bool *ret_any)
+{
+    static const char *const plain[] = {".", "..", "flight", "logs", "metrics.jsonl", "recipe.toml"};
+    bool found = false;
+    DIR *all = opendir(jobs);
+    *ret_any = false;
+    for (const struct dirent *e; all && (e = readdir(all));) {
+        char path[PATH_MAX + 512];
+        if (e->d_name[0] == '.')
+            continue;
+        *ret_any = true;
+        (void)snprintf(path, sizeof(path), "%s/%s", jobs, e->d_name);
+        DIR *job = opendir(path);
+        for (const struct dirent *f; job && !found && (f = readdir(job));) {
+            found = true;
+            for (size_t i = 0; i < ARRAY_SIZE(plain); i++)
+                found = found && strcmp(f->d_name, plain[i]) != 0;
+        }
+        if (job)
+            (void)closedir(job);
+    }
+    if (all)
+        (void)closedir(all);
+    return found;
+}
+
+bool dev_daemon_stop(struct dev_daemon *d, bool keep_jobs)
 {
     if (d->pid > 0) {
         struct pollfd gone = {.fd = d->pidfd, .events = POLLIN};
@@ -188,19 +215,24 @@ void dev_daemon_stop(struct dev_daemon *d)
         (void)close(d->pidfd);
     d->pidfd = -1;
     if (!d->own_dir)
-        return;
+        return true;
 
-    /* The jobs' own folders stay. A killed titand leaves its workers' pages in memory. */
+    /* A killed titand leaves its workers' pages in memory. */
     char pages[PATH_MAX], link[PATH_MAX + 16];
     (void)snprintf(link, sizeof(link), "%s/run/pages", d->state_dir);
     ssize_t n = readlink(link, pages, sizeof(pages) - 1);
     pages[MAX(n, 0)] = '\0';
     if (strncmp(pages, PAGES_FOLDERS, strlen(PAGES_FOLDERS)) == 0)
         (void)!dir_remove(pages, NULL);
+    char jobs[PATH_MAX + 8];
+    bool any = false;
+    (void)snprintf(jobs, sizeof(jobs), "%s/jobs", d->state_dir);
+    const bool stays = has_products(jobs, &any) || (keep_jobs && any);
     DIR *dir = opendir(d->state_dir);
     for (const struct dirent *entry; dir && (entry = readdir(dir));) {
         char path[PATH_MAX + 256];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || strcmp(entry->d_name, "jobs") == 0)
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            (stays && strcmp(entry->d_name, "jobs") == 0))
             continue;
         (void)snprintf(path, sizeof(path), "%s/%s", d->state_dir, entry->d_name);
         if (unlink(path) != 0)
@@ -208,5 +240,7 @@ void dev_daemon_stop(struct dev_daemon *d)
     }
     if (dir)
         (void)closedir(dir);
-    (void)rmdir(d->state_dir); /* succeeds if no job was accepted */
+    if (!stays)
+        (void)rmdir(d->state_dir);
+    return stays;
 }

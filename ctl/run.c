@@ -92,17 +92,25 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
             (void)fprintf(stderr, "titanctl: no report: %s\n", why.msg);
     }
     rpc_channel_close(TAKE(ctl->channel));
-    dev_daemon_stop(&daemon);
+    /* Logs explain an end that is neither a completed run nor a stopped one. */
+    const bool explains = !end || end->job->state == TITAN__V1__JOB_STATE__FAILED;
+    const bool stays = dev_daemon_stop(&daemon, explains);
     TRY(status);
     titan_assert(end);
-    if (ctl->json)
-        (void)output_json(&end->job->base, true);
-    else
-        (void)printf("%s\n", end->job->directory);
-    (void)fflush(stdout);
     const Titan__V1__Job *job = end->job;
-    if (job->state != TITAN__V1__JOB_STATE__CANCELLED)
-        return follow_outcome(job, err);
+    if (!stays)
+        *end->job->directory = '\0';
+    if (ctl->json)
+        (void)output_json(&job->base, true);
+    else if (stays || *job->checkpoint)
+        (void)printf("%s\n", stays ? job->directory : job->checkpoint);
+    (void)fflush(stdout);
+    if (job->state != TITAN__V1__JOB_STATE__CANCELLED) {
+        status = follow_outcome(job, err);
+        if (status != TITAN_OK && stays)
+            titan_error_hint(err, "its logs are in %s/logs", job->directory);
+        return status;
+    }
     status = titan_fail(err, TITAN_ECANCELLED, "the run was stopped at step %llu", (unsigned long long)job->step);
     if (*job->checkpoint)
         titan_error_hint(err, "its last checkpoint is %s", job->checkpoint);
@@ -114,11 +122,11 @@ const struct command command_run = {
     .summary = "train in the foreground, with a titand of its own",
     .arguments = "FILE",
     .text =
-        "Starts `titand dev` over a folder, submits the run, shows progress, and ends with the run's exit code. The "
-        "job's\nfolder (logs, metrics, checkpoints) stays and is printed; the rest is removed, unless --state-dir says "
-        "where it is\nto be kept. Ctrl-C and SIGTERM stop the run with a last checkpoint (exit code 130), a second one "
-        "does "
-        "not wait for it;\nSIGUSR1 writes a checkpoint.",
+        "Starts `titand dev` over a folder, submits the run, shows progress, and ends with the run's exit code. A "
+        "job's\nfolder with checkpoints or other products in it stays and is printed, as is that of a run that failed. "
+        "All else is\nremoved, logs and metrics included, and the newest checkpoint is printed; --state-dir keeps all. "
+        "Ctrl-C and SIGTERM\nstop the run with a last checkpoint (exit code 130), a second one does not wait for it; "
+        "SIGUSR1 writes a checkpoint.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_FILE,

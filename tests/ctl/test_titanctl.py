@@ -153,13 +153,24 @@ def run_refused():
     assert process.returncode == 6 and str(World.daemon.process.pid) in err and err.count("\n") == 1, err
 
 
+def run_fails():
+    """run: the folder of a run that failed stays, and the message names it"""
+    home = World.dir / "fails"
+    process = run_in(home, "-n", "1", optimizer__lr=1000, fault_tolerance__max_skipped_steps=1, checkpoint__enable="false")
+    out, err = process.communicate(timeout=deadline())
+    assert process.returncode == 1 and "job 1 failed: diverged" in err and f"(its logs are in {out.strip()}/logs)" in err, err
+    assert list(Path(out.strip()).glob("logs/worker-*.log"))
+
+
 def run_fresh():
     """run: a folder of another recipe is refused with what run can do about it, and --fresh takes a new one"""
     more = {"checkpoint__folder": World.dir / "ck", "training__steps": 3}
     for name, args, changed, code in (("first", (), {}, 0), ("other", (), {"optimizer__lr": "1e-4"}, 6), ("fresh", ("--fresh",), {"optimizer__lr": "1e-4"}, 0)):
         process = run_in(World.dir / f"{name}-run", "-n", "1", *args, **more, **changed)
-        _, err = process.communicate(timeout=deadline())
+        out, err = process.communicate(timeout=deadline())
         assert process.returncode == code, err
+        assert not list((World.dir / f"{name}-run").iterdir()), "nothing but logs and metrics is left"
+        assert out.strip() == ("" if code else str(World.dir / ("ck-2" if args else "ck") / "step-00000003")), out
         assert code == 0 or "of another recipe" in err and "(--fresh takes a new folder beside it" in err, err
     assert (World.dir / "ck-2/step-00000003").exists()
 
@@ -653,7 +664,7 @@ def main():
     try:
         with Daemon(None, "--slots", 2, pace_ms=10) as World.daemon:
             try:
-                tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, run_fresh, submit_and_wait, follow_detaches, steps_trained_again,
+                tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, run_fails, run_fresh, submit_and_wait, follow_detaches, steps_trained_again,
                     over_a_restart,
                     resize_over_a_restart, nothing_there, silent_server, starting_server, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion,
                     completion_of_zsh, completion_of_fish)
