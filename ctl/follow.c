@@ -497,6 +497,7 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
         return status;
     }
     progress_init(&f.progress, stderr);
+    f.progress.recipe = options->recipe;
     timer_init(&f, &f.tick);
     timer_init(&f, &f.retry);
     timer_init(&f, &f.timeout);

@@ -9,11 +9,13 @@
 #include "base/error.h"
 #include "titan/v1/titan.pb-c.h"
 
+struct recipe;
 struct follow_options {
     const char *server;
     uint64_t job_id;
-    bool progress; /* shows progress and notable events on stderr */
-    bool from_now; /* skips existing events; the job's present state replaces them */
+    bool progress;               /* shows progress and notable events on stderr */
+    const struct recipe *recipe; /* of the job, for its evaluations in the progress; NULL: unknown */
+    bool from_now;               /* skips existing events; the job's present state replaces them */
     /* Ctrl-C cancels the job, a second one leaves at once, and SIGUSR1 requests a checkpoint. Otherwise the first
      * Ctrl-C leaves. */
     bool cancel_on_interrupt;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/recipe.h"
 #include "base/units.h"
 #include "ctl/client.h"
 #include "ctl/output.h"
@@ -18,6 +19,8 @@ enum {
     PLAIN_EVERY_MS = 2000,
     BAR = 20,
     BAR_FROM_WIDTH = 100,
+    LATE_STEPS = 3,
+    LATE_MS = 500,
 };
 
 void progress_init(struct progress *p, FILE *out)
@@ -76,22 +79,30 @@ void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
 /* Writes fields in order of importance; excess is left out from the end. */
 void progress_text(const struct progress *p, int width, struct buf *out)
 {
-    char count[UNITS_TEXT], duration[UNITS_TEXT], fields[7][64];
+    char count[UNITS_TEXT], duration[UNITS_TEXT], fields[8][64];
     int n = 0;
     (void)snprintf(fields[n++], 64, "step %llu/%llu", (unsigned long long)p->step, (unsigned long long)p->steps);
     if (isfinite(p->loss))
         (void)snprintf(fields[n++], 64, "loss %.4f", p->loss);
     if (p->validation_step > 0)
         (void)snprintf(fields[n++], 64, "validation %.4f", p->validation_loss);
+    if (p->evaluates)
+        (void)snprintf(fields[n++], 64, "evaluates");
     if (p->tokens_per_second > 0)
         (void)snprintf(fields[n++], 64, "%s tok/s", format_count(p->tokens_per_second, count));
     if (p->mfu > 0)
         (void)snprintf(fields[n++], 64, "mfu %.1f%%", 100 * p->mfu);
     if (p->workers > 0)
         (void)snprintf(fields[n++], 64, "%u worker%s", p->workers, p->workers == 1 ? "" : "s");
-    if (p->step_ms > 0 && p->steps > p->step && !ctl_state_final(p->state))
-        (void)snprintf(fields[n++], 64, "eta %s",
-                       format_duration((double)(p->steps - p->step) * p->step_ms / 1000, duration));
+    if (p->step_ms > 0 && p->steps > p->step && !ctl_state_final(p->state)) {
+        double left_ms = (double)(p->steps - p->step) * p->step_ms;
+        if (p->recipe && p->recipe->validation.enable) {
+            const uint64_t freq = (uint64_t)p->recipe->validation.freq;
+            const uint64_t evaluations = p->steps / freq - p->step / freq;
+            left_ms += (double)evaluations * p->evaluation_ms;
+        }
+        (void)snprintf(fields[n++], 64, "eta %s", format_duration(left_ms / 1000, duration));
+    }
 
     titan_assert(n <= (int)ARRAY_SIZE(fields));
     char name[32];
@@ -134,16 +145,29 @@ void progress_show(struct progress *p, int64_t now_ms, bool last)
 {
     if (p->state == TITAN__V1__JOB_STATE__JOB_STATE_UNSPECIFIED)
         return; /* no job status has arrived yet */
+
+    /* A step is reported together with its evaluation. So a step that is evaluated and comes late is known by that. */
+    if (p->step != p->seen_step || p->seen_ms == 0) {
+        if (p->evaluates)
+            p->evaluation_ms = fmax((double)(now_ms - p->seen_ms) - p->step_ms, 0);
+        p->seen_step = p->step;
+        p->seen_ms = now_ms;
+    }
+    p->evaluates = p->recipe && p->state == TITAN__V1__JOB_STATE__RUNNING && p->step_ms > 0 && p->step < p->steps &&
+                   recipe_validates(p->recipe, p->step + 1) &&
+                   (double)(now_ms - p->seen_ms) > LATE_STEPS * p->step_ms + LATE_MS;
+
     if (p->live) {
         draw(p, last ? "\n" : "");
         p->shown = !last;
         return;
     }
-    bool news = p->step != p->last_step || p->last_line_ms == 0;
+    bool news = p->step != p->last_step || p->last_line_ms == 0 || (p->evaluates && !p->last_evaluates);
     if (!last && (!news || p->step == 0 || now_ms - p->last_line_ms < PLAIN_EVERY_MS))
         return;
     draw(p, "\n");
     p->last_step = p->step;
+    p->last_evaluates = p->evaluates;
     p->last_line_ms = now_ms;
 }
 

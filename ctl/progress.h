@@ -11,8 +11,10 @@
 #include "base/buf.h"
 #include "titan/v1/titan.pb-c.h"
 
+struct recipe;
 struct progress {
     FILE *out;
+    const struct recipe *recipe; /* tells which steps are evaluated; NULL: unknown */
     bool live, color, unicode;
     int width; /* columns of the terminal */
     Titan__V1__JobState state;
@@ -21,11 +23,16 @@ struct progress {
     double loss;                     /* NaN before the first step */
     double validation_loss;          /* loss after validation_step; step 0: none yet */
     uint64_t validation_step;
+    uint64_t seen_step; /* the newest step, and when progress_show() first saw it */
+    int64_t seen_ms;
+    bool evaluates;                         /* an evaluation seems to be under way: it delays the report of its step */
+    double evaluation_ms;                   /* duration of the last evaluation seen; 0: unknown */
     double tokens_per_second, mfu, step_ms; /* step_ms is smoothed; 0 = unknown yet */
     uint64_t points;                        /* metric points seen */
     uint32_t workers;
     bool shown;           /* a live line is on the screen */
     uint64_t last_step;   /* step of the last plain line */
+    bool last_evaluates;  /* ... and whether it said that the run evaluates */
     int64_t last_line_ms; /* time of the last plain line; 0 = none yet */
 };
 

@@ -27,8 +27,12 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
     const struct submit_from from = {.folder = args_has(args, "fresh") ? TITAN__V1__CHECKPOINT_FOLDER__FRESH
                                                                        : TITAN__V1__CHECKPOINT_FOLDER__CONTINUE};
     TRY(submit_run(ctl, file, args, &from, &is, err));
-    const struct follow_options options = {
-        .server = ctl->server, .job_id = is.job, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
+    const struct follow_options options = {.server = ctl->server,
+                                           .job_id = is.job,
+                                           .progress = true,
+                                           .recipe = &file->recipe,
+                                           .cancel_on_interrupt = true,
+                                           .patience_ms = 1000};
     const titan_status status = follow_job(&options, ret_end, err);
     if (status == TITAN_ECANCELLED) /* a second Ctrl-C came: the job's end was not awaited */
         titan_error_hint(err, "what it wrote is below %s",

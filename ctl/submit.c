@@ -126,7 +126,7 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
                              const struct submit_from *from, struct titan_error *err)
 {
     struct submitted is;
-    struct follow_options options = {.server = ctl->server, .progress = true};
+    struct follow_options options = {.server = ctl->server, .progress = true, .recipe = &file->recipe};
     const char *patience = args_text(args, "wait-for-nodes", NULL);
     if (patience)
         TRY(when_duration(patience, &options.nodes_ms, err));

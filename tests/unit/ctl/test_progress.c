@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/recipe.h"
 #include "ctl/plot.h"
 #include "ctl/progress.h"
 
@@ -140,6 +141,32 @@ static void test_steps_trained_again(void **state)
 }
 
 /* Off a terminal: a line when there is news, not too often, and one at the end. */
+/* A step with an evaluation comes late: the line says why, and the estimate has the evaluations to come. */
+static void test_evaluations(void **state)
+{
+    (void)state;
+    char *out = NULL;
+    size_t len = 0;
+    static struct recipe r = {.validation = {.enable = true, .freq = 101}};
+    struct progress p = running();
+    p.recipe = &r;
+    p.out = open_memstream(&out, &len);
+    assert_non_null(p.out);
+    progress_show(&p, 10000, false);
+    progress_show(&p, 12000, false);
+    assert_false(p.evaluates);
+    progress_show(&p, 12001, false); /* three steps and half a second late */
+    text_is(&p, 46, "running  step 100/300  loss 2.3457  evaluates");
+    progress_show(&p, 14500, false);
+    p.step = 101;
+    progress_show(&p, 15000, false);
+    (void)fclose(p.out);
+    assert_int_equal(p.evaluation_ms, 4500);
+    text_is(&p, 0, "running  step 101/300  loss 2.3457  61.2k tok/s  mfu 12.3%  4 workers  eta 1m 44s");
+    assert_non_null(strstr(out, "eta 1m 40s\nrunning  step 100/300  loss 2.3457  evaluates"));
+    free(out);
+}
+
 static void test_plain(void **state)
 {
     (void)state;
@@ -299,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_live_line),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_steps_trained_again),
+        cmocka_unit_test(test_evaluations),
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_plot_ascii),
         cmocka_unit_test(test_plot_braille),
