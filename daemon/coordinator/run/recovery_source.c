@@ -29,23 +29,6 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
     w->prepared = q->prepared;
 }
 
-/* The furthest step among the epoch's holders; *ret_reach: the furthest step reachable without a peer's data. */
-static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_reach)
-{
-    uint64_t step = 0, reach = 0;
-    for (size_t i = 0; i < j->n_workers; i++) {
-        const struct workrec *w = j->workers[i];
-        if (!source_holds(w, epoch))
-            continue;
-        uint64_t at = w->installed == epoch ? w->last_step : 0; /* pending: the step where the epoch began */
-        step = MAX(step, at);
-        reach = MAX(reach, at + (w->installed == epoch && w->prepared));
-    }
-    titan_assert(reach >= step && reach <= step + 1); /* a prepared step adds one */
-    *ret_reach = reach;
-    return step;
-}
-
 void source_choose(struct jobrec *j)
 {
     /* The newest epoch that a worker holds installed; 0 = none. No counted worker can still hold an epoch of unknown
@@ -74,7 +57,17 @@ void source_choose(struct jobrec *j)
     if (!whole && before_whole)
         epoch = before->epoch;
 
-    uint64_t reach = 0, step = furthest(j, epoch, &reach);
+    /* The furthest step among the epoch's holders; reach: the furthest step reachable without a peer's data. */
+    uint64_t reach = 0, step = 0;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        if (!source_holds(w, epoch))
+            continue;
+        const uint64_t at = w->installed == epoch ? w->last_step : 0; /* pending: the step where the epoch began */
+        step = MAX(step, at);
+        reach = MAX(reach, at + (w->installed == epoch && w->prepared));
+    }
+    titan_assert(reach >= step && reach <= step + 1); /* a prepared step adds one */
     const struct ckptrec *ckpt = j->n_ckpts ? &j->ckpts[0] : NULL;
     if (ckpt && ckpt->step > reach)
         epoch = 0; /* the epoch's holders have long been out of the run */

@@ -29,21 +29,6 @@ void worker_forget(struct core *c, struct workrec *w)
     free(w);
 }
 
-/* The node and the job do not fit together. This is no fault of the run, which goes on elsewhere. */
-static void leave_out(struct core *c, struct jobrec *j, const struct noderec *n, const char *words)
-{
-    const char *why = batch_printf(c->out, "node %s refuses its workers: %s", n->name, words);
-    if (refusal_add(c, j, n))
-        emit_event(c, j, (struct emit){.type = "job.refused", .message = why, .node = n});
-    const uint32_t least = size_least(j), could = size_kept(j) + slots_free(c, j->device, j, NULL);
-    if (refusals_room(c, j) < least)
-        job_fail(c, j, why);
-    else if (MAX(could, size_staying(j)) < least)
-        (void)requeue_begin(j, why);
-    else
-        size_claim(j, MIN(j->size.claim, could));
-}
-
 void worker_ended(struct core *c, struct workrec *w, struct exit_report *report, const char *why)
 {
     struct jobrec *j = w->job;
@@ -83,8 +68,19 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
     worker_forget(c, w);
     if (permanent)
         job_fail(c, j, batch_printf(c->out, "%s (on node %s)", words, node->name));
-    if (refused && !over)
-        leave_out(c, j, node, words);
+    if (refused && !over) {
+        /* The node and the job do not fit together. This is no fault of the run, which goes on elsewhere. */
+        const char *said = batch_printf(c->out, "node %s refuses its workers: %s", node->name, words);
+        if (refusal_add(c, j, node))
+            emit_event(c, j, (struct emit){.type = "job.refused", .message = said, .node = node});
+        const uint32_t least = size_least(j), could = size_kept(j) + slots_free(c, j->device, j, NULL);
+        if (refusals_room(c, j) < least)
+            job_fail(c, j, said);
+        else if (MAX(could, size_staying(j)) < least)
+            (void)requeue_begin(j, said);
+        else
+            size_claim(j, MIN(j->size.claim, could));
+    }
     if (node_short && !over) {
         core_set_string(&j->short_why,
                         batch_printf(c->out, "node %s %s: %s; trying again", node->name,

@@ -25,23 +25,6 @@ static void report_too_large(struct core *c, struct jobrec *j)
         emit_job_needs_nodes(c, j, size_least(j) - slots, words);
 }
 
-/* room: slots that the job may have. */
-static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room)
-{
-    const struct jobrec *first = c->heads[device].job;
-    titan_assert(j->phase == PHASE_QUEUED && job_fits_device(j, core_devices[device]));
-    emit_job_needs_nodes(c, j, 0, NULL);
-    queue_remove(c, j);
-    core_list_append(&c->active, &c->active_last, j);
-    slots_set_device(j, core_devices[device]);
-    size_claim(j, size_world(j, room));
-    titan_assert(j->size.claim > 0 && world_set_has(&j->spec.worlds, j->size.claim));
-    queue_took(j, j->size.claim);
-    backfill_begin(c, j);
-    move_job(c, j, JOB_FORMING, first ? batch_printf(c->out, BACKFILL_WORDS, (unsigned long long)first->id) : "");
-    growth_start(c, j, j->size.claim);
-}
-
 static void place_queue(struct core *c)
 {
     memset(c->heads, 0, sizeof(c->heads));
@@ -67,7 +50,20 @@ static void place_queue(struct core *c)
             device = size_world(j, room[i]) > 0 ? i : device;
         }
         if (device < CORE_DEVICES) {
-            place(c, j, device, MIN(room[device], allowed));
+            const uint32_t most = MIN(room[device], allowed);
+            const struct jobrec *first = c->heads[device].job;
+            titan_assert(j->phase == PHASE_QUEUED && job_fits_device(j, core_devices[device]));
+            emit_job_needs_nodes(c, j, 0, NULL);
+            queue_remove(c, j);
+            core_list_append(&c->active, &c->active_last, j);
+            slots_set_device(j, core_devices[device]);
+            size_claim(j, size_world(j, most));
+            titan_assert(j->size.claim > 0 && world_set_has(&j->spec.worlds, j->size.claim));
+            queue_took(j, j->size.claim);
+            backfill_begin(c, j);
+            move_job(c, j, JOB_FORMING,
+                     first ? batch_printf(c->out, BACKFILL_WORDS, (unsigned long long)first->id) : "");
+            growth_start(c, j, j->size.claim);
             continue;
         }
         if (j->n_refusals) /* the job waits for slots of some nodes only, and no other job waits for it */

@@ -94,35 +94,6 @@ static void line_given_up(struct file_task *k, bool started)
 static const struct file_calls calls = {
     .run = append_line, .done = line_done, .given_up = line_given_up, .free = line_free};
 
-static void write_file(struct coordinator *c, const char *head)
-{
-    struct titan_error err = {0};
-    if (c->head->writes && !c->closing) {
-        warn(c, c->options.head_file, "the line before is on its way still");
-        return;
-    }
-    char when[32];
-    struct head_line *l = calloc(1, sizeof(*l));
-    titan_assert(l);
-    l->owner = c;
-    l->task.key = "head file";
-    (void)snprintf(l->path, sizeof(l->path), "%s", c->options.head_file);
-    (void)snprintf(l->text, sizeof(l->text), "%s %s\n", head, clock_format(clock_wall_ms(), when));
-    if (!c->closing) {
-        c->head->writes = file_pool_add(c->files, &l->task, &calls, sizeof(*l), &err) == TITAN_OK;
-        if (c->head->writes)
-            return;
-    } else if (file_task_await(&l->task, &calls, LAST_WAIT_MS, &err) == TITAN_OK) {
-        err = l->err;
-    } else if (err.status == TITAN_ETIMEDOUT) {
-        l = NULL; /* the line's thread frees it */
-    }
-    if (err.status != TITAN_OK)
-        warn(c, c->options.head_file, err.msg);
-    if (l)
-        line_free(&l->task);
-}
-
 /* --- when --------------------------------------------------------------------------------------------------------- */
 
 static void write_head(struct coordinator *c)
@@ -135,8 +106,33 @@ static void write_head(struct coordinator *c)
     h->written_ms = clock_mono_ms();
     event_head_write(&h->now, text);
     tlog_info(&head_log, "head of the event log", "head=%s", text);
-    if (c->options.head_file)
-        write_file(c, text);
+    if (c->options.head_file) {
+        struct titan_error err = {0};
+        if (c->head->writes && !c->closing) {
+            warn(c, c->options.head_file, "the line before is on its way still");
+            return;
+        }
+        char when[32];
+        struct head_line *l = calloc(1, sizeof(*l));
+        titan_assert(l);
+        l->owner = c;
+        l->task.key = "head file";
+        (void)snprintf(l->path, sizeof(l->path), "%s", c->options.head_file);
+        (void)snprintf(l->text, sizeof(l->text), "%s %s\n", text, clock_format(clock_wall_ms(), when));
+        if (!c->closing) {
+            c->head->writes = file_pool_add(c->files, &l->task, &calls, sizeof(*l), &err) == TITAN_OK;
+            if (c->head->writes)
+                return;
+        } else if (file_task_await(&l->task, &calls, LAST_WAIT_MS, &err) == TITAN_OK) {
+            err = l->err;
+        } else if (err.status == TITAN_ETIMEDOUT) {
+            l = NULL; /* the line's thread frees it */
+        }
+        if (err.status != TITAN_OK)
+            warn(c, c->options.head_file, err.msg);
+        if (l)
+            line_free(&l->task);
+    }
 }
 
 static void on_timer(uv_timer_t *timer)
