@@ -491,27 +491,6 @@ bool config_is_service(void)
     return runtime_directory() != NULL;
 }
 
-/* Puts the Unix socket before all other addresses. */
-static titan_status default_listen(struct daemon_config *c, struct titan_error *err)
-{
-    if (c->role == ROLE_AGENT)
-        return TITAN_OK;
-    const char *runtime = runtime_directory();
-    const char *folder = runtime ? runtime : c->state_dir;
-    int len = (int)strcspn(folder, runtime ? ":" : "");
-    char path[CONFIG_TEXT_MAX];
-    int n = snprintf(path, sizeof(path), "unix:%.*s/titan.sock", len, folder);
-    int agents = snprintf(c->agents, sizeof(c->agents), "unix:%.*s/agents.sock", len, folder);
-    if (n >= (int)sizeof(path) || agents - 5 > SOCKET_PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "RUNTIME_DIRECTORY '%.128s' is too long for a socket in it", folder);
-    if (c->n_listen == CONFIG_LISTEN_MAX)
-        return titan_fail(err, TITAN_EINVAL, "at most %d addresses to listen on", CONFIG_LISTEN_MAX - 1);
-    titan_assert(c->n_listen < CONFIG_LISTEN_MAX);
-    memmove(c->listen[1], c->listen[0], (size_t)c->n_listen++ * sizeof(c->listen[0]));
-    (void)snprintf(c->listen[0], sizeof(c->listen[0]), "%s", path);
-    return TITAN_OK;
-}
-
 static bool address_taken(const char *address)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -596,7 +575,24 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
         (void)rmdir(c->state_dir);
         return TITAN_EEXIST;
     }
-    return default_listen(c, err);
+
+    /* Puts the Unix socket before all other addresses. */
+    if (c->role == ROLE_AGENT)
+        return TITAN_OK;
+    const char *runtime = runtime_directory();
+    const char *folder = runtime ? runtime : c->state_dir;
+    int length = (int)strcspn(folder, runtime ? ":" : "");
+    char first[CONFIG_TEXT_MAX];
+    int n = snprintf(first, sizeof(first), "unix:%.*s/titan.sock", length, folder);
+    int agents = snprintf(c->agents, sizeof(c->agents), "unix:%.*s/agents.sock", length, folder);
+    if (n >= (int)sizeof(first) || agents - 5 > SOCKET_PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "RUNTIME_DIRECTORY '%.128s' is too long for a socket in it", folder);
+    if (c->n_listen == CONFIG_LISTEN_MAX)
+        return titan_fail(err, TITAN_EINVAL, "at most %d addresses to listen on", CONFIG_LISTEN_MAX - 1);
+    titan_assert(c->n_listen < CONFIG_LISTEN_MAX);
+    memmove(c->listen[1], c->listen[0], (size_t)c->n_listen++ * sizeof(c->listen[0]));
+    (void)snprintf(c->listen[0], sizeof(c->listen[0]), "%s", first);
+    return TITAN_OK;
 }
 
 titan_status config_auth_default(struct auth_options *ret, struct titan_error *err)

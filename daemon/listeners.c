@@ -43,55 +43,6 @@ static titan_status listen_for_heartbeats(const struct listeners *l, const char 
     return TITAN_OK;
 }
 
-/* The service manager's sockets outlive the daemon: clients that connect meanwhile wait instead of being refused. */
-static titan_status listen_inherited(const struct listeners *l, struct buf *chosen, struct titan_error *err)
-{
-    int first, n = notify_sockets(&first);
-    for (int fd = first; fd < first + n; fd++) {
-        char address[CONFIG_TEXT_MAX];
-        if (!socket_address(fd, address))
-            return titan_fail(err, TITAN_EINVAL, "descriptor %d of the service manager is no socket we can serve", fd);
-        if (!l->config->insecure && strncmp(address, "unix:", 5) != 0) {
-            (void)titan_fail(err, TITAN_EINVAL, "refusing the service manager's socket on %s: it cannot have TLS",
-                             address);
-            titan_error_hint(err, "take it out of the socket unit and put it into listen of [coordinator]");
-            return TITAN_EINVAL;
-        }
-        TRY(rpc_server_adopt(l->server, fd, err));
-        TRY(listen_for_heartbeats(l, address, err));
-        buf_printf(chosen, "%s\n", address);
-    }
-    return TITAN_OK;
-}
-
-static titan_status listen_configured(const struct listeners *l, struct buf *chosen, struct titan_error *err)
-{
-    const struct daemon_config *c = l->config;
-    for (int i = 0; i < c->n_listen; i++) {
-        const char *address = c->listen[i];
-        const struct rpc_tls *tls;
-        int port = 0;
-        bool listed = false; /* the service manager has opened this address */
-        for (const char *p = chosen->data; p && *p && !listed; p = strchr(p, '\n') + 1)
-            listed = !strncmp(p, address, strlen(address)) && p[strlen(address)] == '\n';
-        if (listed)
-            continue;
-        TRY(config_transport(c, address, &tls, err));
-        TRY(rpc_server_listen(l->server, address, tls, &port, err));
-        char text[CONFIG_TEXT_MAX + 16];
-        if (!strncmp(address, "unix:", 5))
-            (void)snprintf(text, sizeof(text), "%s", address);
-        else
-            (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
-        if (tls)
-            coordinator_serves_tls(l->coordinator, text, false);
-        TRY(listen_for_heartbeats(l, text, err));
-        buf_printf(chosen, "%s\n", text);
-        tlog_debug(l->log, "listening", "address=%s", address);
-    }
-    return TITAN_OK;
-}
-
 /* Opens the agents' listeners: their queue and port are separate from the clients'. Agents that joined before this port
  * existed keep the clients' address. out: the port's address as a line; "" = no port. */
 static titan_status listen_for_agents(const struct listeners *l, char out[AGENTS_LINE], struct titan_error *err)
@@ -122,8 +73,50 @@ titan_status listeners_open(const struct listeners *l, struct buf *ret_addresses
 {
     titan_assert(ret_addresses->len == 0);
     char path[PATH_MAX + 32], agents[AGENTS_LINE];
-    TRY(listen_inherited(l, ret_addresses, err));
-    TRY(listen_configured(l, ret_addresses, err));
+
+    /* The service manager's sockets outlive the daemon: clients that connect meanwhile wait instead of being refused.
+     */
+    int first, n = notify_sockets(&first);
+    for (int fd = first; fd < first + n; fd++) {
+        char address[CONFIG_TEXT_MAX];
+        if (!socket_address(fd, address))
+            return titan_fail(err, TITAN_EINVAL, "descriptor %d of the service manager is no socket we can serve", fd);
+        if (!l->config->insecure && strncmp(address, "unix:", 5) != 0) {
+            (void)titan_fail(err, TITAN_EINVAL, "refusing the service manager's socket on %s: it cannot have TLS",
+                             address);
+            titan_error_hint(err, "take it out of the socket unit and put it into listen of [coordinator]");
+            return TITAN_EINVAL;
+        }
+        TRY(rpc_server_adopt(l->server, fd, err));
+        TRY(listen_for_heartbeats(l, address, err));
+        buf_printf(ret_addresses, "%s\n", address);
+    }
+
+    /* Then the configured addresses. */
+    const struct daemon_config *c = l->config;
+    for (int i = 0; i < c->n_listen; i++) {
+        const char *address = c->listen[i];
+        const struct rpc_tls *tls;
+        int port = 0;
+        bool listed = false; /* the service manager has opened this address */
+        for (const char *p = ret_addresses->data; p && *p && !listed; p = strchr(p, '\n') + 1)
+            listed = !strncmp(p, address, strlen(address)) && p[strlen(address)] == '\n';
+        if (listed)
+            continue;
+        TRY(config_transport(c, address, &tls, err));
+        TRY(rpc_server_listen(l->server, address, tls, &port, err));
+        char text[CONFIG_TEXT_MAX + 16];
+        if (!strncmp(address, "unix:", 5))
+            (void)snprintf(text, sizeof(text), "%s", address);
+        else
+            (void)snprintf(text, sizeof(text), "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
+        if (tls)
+            coordinator_serves_tls(l->coordinator, text, false);
+        TRY(listen_for_heartbeats(l, text, err));
+        buf_printf(ret_addresses, "%s\n", text);
+        tlog_debug(l->log, "listening", "address=%s", address);
+    }
+
     (void)snprintf(path, sizeof(path), "%s/run/listen", l->config->state_dir);
     TRY(file_replace(path, ret_addresses->data, ret_addresses->len, err));
     TRY(listen_for_agents(l, agents, err));

@@ -150,41 +150,37 @@ static void on_leave_poll(uv_timer_t *timer)
 
 /* --- tick --------------------------------------------------------------------------------------------------------- */
 
-static void stop(struct titand *d)
-{
-    d->stopping++;
-    (void)uv_timer_stop(&d->ready_timer);
-    if (d->stopping == 1) {
-        tlog_info(&d->log, "stopping", "workers=%u stop_workers=%d", d->agent ? agent_workers(d->agent) : 0,
-                  d->config->stop_workers);
-        (void)notify("STOPPING=1");
-        if (d->server)
-            rpc_server_set_serving(d->server, false);
-    }
-    (void)uv_timer_stop(&d->leave_timer);
-
-    /* At SIGTERM with drain_on_term (Slurm, Kubernetes) the workers leave the node, and their ends count as no crash.
-     * In `titand dev` jobs stop with a checkpoint at once, and are queued for the next start. */
-    const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
-    if ((dev || (d->config->drain_on_term && d->config->role == ROLE_AGENT)) && d->agent && d->stopping == 1) {
-        d->leaves_at = uv_now(&d->loop);
-        (void)notify_printf("STATUS=draining\nEXTEND_TIMEOUT_USEC=%llu", (2 * d->config->grace_ms + 10000) * 1000ULL);
-        agent_leave(d->agent, dev ? 1 : d->config->grace_ms);
-        (void)uv_timer_start(&d->leave_timer, on_leave_poll, LEAVE_POLL_MS, LEAVE_POLL_MS);
-        return;
-    }
-    if (d->agent)
-        agent_close(d->agent, d->config->stop_workers || d->config->drain_on_term,
-                    d->stopping > 1 ? 0 : d->config->grace_ms, on_agent_closed, d);
-    else if (d->stopping == 1)
-        on_agent_closed(d);
-}
-
 static void on_signal(uv_signal_t *handle, int signal)
 {
     struct titand *d = handle->data;
     if (signal != SIGHUP) {
-        stop(d);
+        d->stopping++;
+        (void)uv_timer_stop(&d->ready_timer);
+        if (d->stopping == 1) {
+            tlog_info(&d->log, "stopping", "workers=%u stop_workers=%d", d->agent ? agent_workers(d->agent) : 0,
+                      d->config->stop_workers);
+            (void)notify("STOPPING=1");
+            if (d->server)
+                rpc_server_set_serving(d->server, false);
+        }
+        (void)uv_timer_stop(&d->leave_timer);
+
+        /* At SIGTERM with drain_on_term (Slurm, Kubernetes) the workers leave the node, and their ends count as no
+         * crash. In `titand dev` jobs stop with a checkpoint at once, and are queued for the next start. */
+        const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
+        if ((dev || (d->config->drain_on_term && d->config->role == ROLE_AGENT)) && d->agent && d->stopping == 1) {
+            d->leaves_at = uv_now(&d->loop);
+            (void)notify_printf("STATUS=draining\nEXTEND_TIMEOUT_USEC=%llu",
+                                (2 * d->config->grace_ms + 10000) * 1000ULL);
+            agent_leave(d->agent, dev ? 1 : d->config->grace_ms);
+            (void)uv_timer_start(&d->leave_timer, on_leave_poll, LEAVE_POLL_MS, LEAVE_POLL_MS);
+            return;
+        }
+        if (d->agent)
+            agent_close(d->agent, d->config->stop_workers || d->config->drain_on_term,
+                        d->stopping > 1 ? 0 : d->config->grace_ms, on_agent_closed, d);
+        else if (d->stopping == 1)
+            on_agent_closed(d);
         return;
     }
     struct titan_error err = {0};

@@ -90,28 +90,6 @@ static void add_roots(struct check_request *r, const struct paths_roots *roots, 
     }
 }
 
-/* Compares every node with the first by name that has a mark of the root. */
-static void compare_roots(struct check_request *r)
-{
-    for (size_t i = 0; i < r->n_roots; i++) {
-        const struct checked_node *first = NULL;
-        const Titan__Internal__CheckRoot *root = r->roots[i];
-        for (struct checked_node *n = r->nodes; n; n = n->next) {
-            if (!n->marks || !n->marks[i])
-                continue;
-            if (!first)
-                first = n;
-            else if (strcmp(n->marks[i], first->marks[i]) != 0)
-                found(r, n, root->writes ? "checkpoint_root" : "data_root", true,
-                      arena_printf(&r->memory,
-                                   root->writes ? "%.500s is another folder than on node %s: mount the same one on both"
-                                                : "%.500s has other names in it than on node %s: mount the same one on "
-                                                  "both, or copy it whole",
-                                   root->path, first->name));
-        }
-    }
-}
-
 /* --- the second round --------------------------------------------------------------------------------------------- */
 
 static void send_probe(struct check_request *r, struct check_probe *p)
@@ -209,7 +187,26 @@ static void round_over(struct check_request *r)
     }
     (void)uv_timer_stop(&r->timer);
     if (!r->reaching) {
-        compare_roots(r);
+        /* Compares every node with the first by name that has a mark of the root. */
+        for (size_t i = 0; i < r->n_roots; i++) {
+            const struct checked_node *first = NULL;
+            const Titan__Internal__CheckRoot *root = r->roots[i];
+            for (struct checked_node *n = r->nodes; n; n = n->next) {
+                if (!n->marks || !n->marks[i])
+                    continue;
+                if (!first)
+                    first = n;
+                else if (strcmp(n->marks[i], first->marks[i]) != 0)
+                    found(r, n, root->writes ? "checkpoint_root" : "data_root", true,
+                          arena_printf(&r->memory,
+                                       root->writes
+                                           ? "%.500s is another folder than on node %s: mount the same one on both"
+                                           : "%.500s has other names in it than on node %s: mount the same one on "
+                                             "both, or copy it whole",
+                                       root->path, first->name));
+            }
+        }
+
         r->reaching = true;
         r->id = ++r->owner->next_check_request;
         r->waiting = 0;

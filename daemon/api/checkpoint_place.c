@@ -104,27 +104,6 @@ static titan_status admit_reading(struct place_rights *p, const struct recipe_pa
     return TITAN_EPERM;
 }
 
-static titan_status admit_beginning(struct place_rights *p, struct recipe *r, const struct recipe *before,
-                                    struct titan_error *err)
-{
-    struct recipe_path paths[RECIPE_PATHS_MAX];
-    char *const begins = r->checkpoint.initial_load_path, *const seen = r->checkpoint.initial_load_owner;
-    memset(seen, 0, sizeof(r->checkpoint.initial_load_owner));
-    if (auth_operates(p->caller)) {
-        *seen = '*';
-        return TITAN_OK;
-    }
-    for (int i = 0, n = recipe_paths(r, paths); i < n && !p->asks; i++) {
-        const bool first = paths[i].path == begins;
-        /* the path was admitted when `before` was submitted */
-        if (first && before && strcmp(begins, before->checkpoint.initial_load_path) == 0)
-            memcpy(seen, before->checkpoint.initial_load_owner, sizeof(r->checkpoint.initial_load_owner));
-        else
-            TRY(admit_reading(p, &paths[i], first ? seen : NULL, err));
-    }
-    return TITAN_OK;
-}
-
 /* Admits the folder: a run that continues in it must own it; a run that only reads it needs it shared. */
 static titan_status admit_folder(struct place_rights *p, struct recipe *r, struct titan_error *err)
 {
@@ -162,7 +141,26 @@ titan_status place_admit(struct place_rights *p, struct recipe *r, const struct 
     memset(r->job.owner, 0, sizeof(r->job.owner));
     (void)snprintf(r->job.owner, sizeof(r->job.owner), "%s", user);
     TRY(admit_folder(p, r, err));
-    return p->asks ? TITAN_OK : admit_beginning(p, r, before, err);
+    if (p->asks)
+        return TITAN_OK;
+
+    /* Admits what the run begins from and the other paths that it reads. */
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    char *const begins = r->checkpoint.initial_load_path, *const seen = r->checkpoint.initial_load_owner;
+    memset(seen, 0, sizeof(r->checkpoint.initial_load_owner));
+    if (auth_operates(p->caller)) {
+        *seen = '*';
+        return TITAN_OK;
+    }
+    for (int i = 0, n = recipe_paths(r, paths); i < n && !p->asks; i++) {
+        const bool first = paths[i].path == begins;
+        /* the path was admitted when `before` was submitted */
+        if (first && before && strcmp(begins, before->checkpoint.initial_load_path) == 0)
+            memcpy(seen, before->checkpoint.initial_load_owner, sizeof(r->checkpoint.initial_load_owner));
+        else
+            TRY(admit_reading(p, &paths[i], first ? seen : NULL, err));
+    }
+    return TITAN_OK;
 }
 
 /* --- what is there ------------------------------------------------------------------------------------------------ */
@@ -174,23 +172,6 @@ static void refuse_step(const struct recipe *r, struct place *p)
                      (long long)r->checkpoint.load_step, p->folder);
     titan_error_hint(&p->held, "titanctl checkpoints JOB lists those of a job; checkpoint.initial_load_path names one "
                                "of another folder");
-}
-
-/* Notes how the run changes the learning rate of the folder's owner. */
-static titan_status note_rate(const struct recipe *r, const struct folder_found *owner, uint64_t step,
-                              struct buf *notes, struct titan_error *err)
-{
-    titan_assert(owner->there && step > 0);
-    _cleanup_(buf_free) struct buf line = BUF_INIT;
-    _cleanup_free_ struct recipe *other = malloc(sizeof(*other));
-    if (!other)
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    recipe_init(other);
-    if (recipe_parse(other, owner->recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(other, NULL) == TITAN_OK)
-        learning_rate_compare(r, other, (int64_t)step, &line);
-    if (line.len > 0)
-        buf_printf(notes, "%s\n", line.data);
-    return TITAN_OK;
 }
 
 titan_status place_look(const struct recipe *r, struct place *p, struct titan_error *err)
@@ -238,7 +219,20 @@ titan_status place_look(const struct recipe *r, struct place *p, struct titan_er
         const titan_status status = folder_newest_state(p->folder, (uint64_t)r->training.steps, &newest, &any, NULL);
         p->resumes_step = status == TITAN_OK && any ? newest : 0;
     }
-    return p->resumes_step > 0 ? note_rate(r, &owner, p->resumes_step, p->notes, err) : TITAN_OK;
+    if (p->resumes_step == 0)
+        return TITAN_OK;
+
+    /* Notes how the run changes the learning rate of the folder's owner. */
+    _cleanup_(buf_free) struct buf line = BUF_INIT;
+    _cleanup_free_ struct recipe *other = malloc(sizeof(*other));
+    if (!other)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    recipe_init(other);
+    if (recipe_parse(other, owner.recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(other, NULL) == TITAN_OK)
+        learning_rate_compare(r, other, (int64_t)p->resumes_step, &line);
+    if (line.len > 0)
+        buf_printf(p->notes, "%s\n", line.data);
+    return TITAN_OK;
 }
 
 static bool has_file(const char *folder, const char *name)

@@ -63,9 +63,10 @@ static void each_placement(const struct core_placement *p, void *data)
     all->n++;
 }
 
-/* The stored row, plus the progress since it was stored. */
-static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
+/* Adds the stored row, plus the progress since it was stored. */
+static void with_job(const struct job *job, void *data)
 {
+    struct reply *r = data;
     struct job_status s = job->status, live;
     if (core_job_status(r->c->core, job->id, &live) && live.epoch == s.epoch && !sm_final(&job_sm, (int)job->state)) {
         s.step = live.step;
@@ -137,13 +138,7 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->priority = job->spec.priority;
     m->preemptions = s.preemptions;
     m->directory = arena_printf(&r->memory, "%s/%llu", r->c->jobs_dir, (unsigned long long)job->id);
-    return m;
-}
-
-static void with_job(const struct job *job, void *data)
-{
-    struct reply *r = data;
-    api_reply_add(r, job_message(r, job));
+    api_reply_add(r, m);
 }
 
 void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data)

@@ -180,11 +180,29 @@ static titan_status none_there(const struct origin *o, int64_t step, bool whole,
     return TITAN_ENOTFOUND;
 }
 
-/* Begins from one checkpoint, by its path: a run that restarts before its own first checkpoint begins from the same
- * one. If the folder is invisible from here, the workers look for it. */
-static titan_status begin(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
+titan_status origin_apply(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
                           struct titan_error *err)
 {
+    char own[PATH_MAX];
+    titan_assert(o->text);
+    memset(o->granted, 0, sizeof(o->granted));
+    if (!o->recipe && !(o->recipe = malloc(sizeof(*o->recipe))))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    recipe_init(o->recipe);
+    titan_status status = recipe_parse(o->recipe, o->text, "recipe", err);
+    if (status == TITAN_OK)
+        status = recipe_resolve(o->recipe, err);
+    if (status == TITAN_OK && (size_t)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id) >= sizeof(own))
+        status = titan_fail(err, TITAN_EINVAL, "its folder has too long a name");
+    if (status == TITAN_OK)
+        status = recipe_checkpoint_folder(o->recipe, own, o->folder, err);
+    if (status != TITAN_OK)
+        return titan_error_wrap(err, "job %" PRIu64, o->job_id);
+    if (o->resumed)
+        return resume(o, r, err);
+
+    /* Begins from one checkpoint, by its path: a run that restarts before its own first checkpoint begins from the same
+     * one. If the folder is invisible from here, the workers look for it. */
     _cleanup_(folder_found_clear) struct folder_found found = {0};
     const int64_t asked = r->checkpoint.load_step;
     uint64_t newest;
@@ -217,27 +235,6 @@ static titan_status begin(struct origin *o, const struct auth_user *u, struct re
     (void)snprintf(o->begins, sizeof(o->begins), "%s", r->checkpoint.initial_load_path);
     grant(o, o->begins);
     return TITAN_OK;
-}
-
-titan_status origin_apply(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
-                          struct titan_error *err)
-{
-    char own[PATH_MAX];
-    titan_assert(o->text);
-    memset(o->granted, 0, sizeof(o->granted));
-    if (!o->recipe && !(o->recipe = malloc(sizeof(*o->recipe))))
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    recipe_init(o->recipe);
-    titan_status status = recipe_parse(o->recipe, o->text, "recipe", err);
-    if (status == TITAN_OK)
-        status = recipe_resolve(o->recipe, err);
-    if (status == TITAN_OK && (size_t)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id) >= sizeof(own))
-        status = titan_fail(err, TITAN_EINVAL, "its folder has too long a name");
-    if (status == TITAN_OK)
-        status = recipe_checkpoint_folder(o->recipe, own, o->folder, err);
-    if (status != TITAN_OK)
-        return titan_error_wrap(err, "job %" PRIu64, o->job_id);
-    return o->resumed ? resume(o, r, err) : begin(o, u, r, local, err);
 }
 
 titan_status origin_check(const struct origin *o, const struct recipe *r, struct titan_error *err)

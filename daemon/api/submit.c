@@ -242,8 +242,8 @@ static titan_status choose_owner(struct submit *s, const char *wanted, struct ti
     return TITAN_OK;
 }
 
-static titan_status check_request(struct coordinator *c, struct submit *s, const Titan__V1__SubmitRequest *request,
-                                  struct titan_error *err)
+static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct submit *s,
+                            struct titan_error *err)
 {
     TRY(shell_accepts(c, err));
     if (request->resume_job && request->folder != TITAN__V1__CHECKPOINT_FOLDER__CONTINUE)
@@ -269,13 +269,6 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
         titan_error_hint(err, "wait until some have run, or cancel some");
         return TITAN_ELIMIT;
     }
-    return TITAN_OK;
-}
-
-static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct submit *s,
-                            struct titan_error *err)
-{
-    TRY(check_request(c, s, request, err));
     /* A copy of the request: the caller's ends with the handler. */
     const size_t bytes = protobuf_c_message_get_packed_size(&request->base);
     _cleanup_free_ uint8_t *packed = malloc(bytes + 1);
