@@ -73,7 +73,10 @@ def a_report_is_gone_on_with():
     """--again: a mutant of the report is found where its line is now; what was noticed is taken over, what is no more is drawn anew"""
     path = "base/toml.c"
     text = (run_mutants.ROOT / path).read_text()
+    lines = [line.strip() for line in text.splitlines()]
     for site in sites.sites(text)[::40]:
+        if lines[max(site.line - 5, 0):site.line].count(lines[site.line - 1]) > 1:
+            continue  # the number alone tells equal lines apart that are so near
         m = run_mutants.Mutant(path, text, site)
         earlier = {"place": f"{path}:{site.line}", "before": m.before, "after": m.after, "change": m.change, "noticed_by": "a test", "how": "exit 1"}
         moved = run_mutants.find({path: "\n\n" + text}, earlier)
