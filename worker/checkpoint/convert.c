@@ -34,42 +34,6 @@ struct import {
     int n_files, cap_files;
 };
 
-static titan_status make_recipe(struct import *im, struct titan_error *err)
-{
-    const struct hf_config *c = hf_weights_config(im->weights);
-    _cleanup_(buf_free) struct buf bytes = BUF_INIT, theirs = BUF_INIT;
-    char key[64], folder[PATH_MAX], file[PATH_MAX + 16];
-    char *const name = im->recipe.model.tokenizer;
-    if (!c->there)
-        return titan_fail(err, TITAN_ENOTFOUND, "'" HF_CONFIG_NAME "' is missing: it says which model the weights are");
-    recipe_init(&im->recipe);
-    (void)snprintf(key, sizeof key, "model.name=%s", c->family->ours);
-    TRY(recipe_set(&im->recipe, key, err));
-    TRY(recipe_set(&im->recipe, "model.flavor=" RECIPE_FLAVOR_HF, err));
-    (void)snprintf(key, sizeof key, "training.seq_len=%lld", (long long)MAX(c->positions, 1));
-    TRY(recipe_set(&im->recipe, key, err));
-    recipe_give_dims(&im->recipe, &c->dims);
-
-    /* The recipe's tokenizer is the weights folder: its tokenizer made the ids that the weights are for. If the folder
-     * has none, a command that needs it asks for it. An export of a model of bytes keeps "bytes" of recipe_init(). */
-    if (!realpath(im->path, folder))
-        return titan_fail_errno(err, "cannot open folder '%s'", im->path);
-    (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-    hf_export_byte_tokenizer(&bytes);
-    const bool of_bytes = bytes.len > 0 && file_read(file, bytes.len, &theirs, NULL) == TITAN_OK &&
-                          theirs.len == bytes.len && memcmp(bytes.data, theirs.data, bytes.len) == 0;
-    if (!of_bytes &&
-        (size_t)snprintf(name, sizeof im->recipe.model.tokenizer, "%s", folder) >= sizeof im->recipe.model.tokenizer)
-        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", folder);
-    recipe_print(&im->recipe, &im->text);
-    if (buf_failed(&im->text))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
-    recipe_init(&im->recipe); /* parse the text again: this checks the range of every dimension */
-    TRY(recipe_parse(&im->recipe, im->text.data, HF_CONFIG_NAME, err));
-    TRY(recipe_resolve(&im->recipe, err));
-    return model_open(&im->recipe.model.dims, &im->model, err);
-}
-
 /* Writes specs [first, end) as one file. */
 static titan_status write_shard(struct import *im, const struct checkpoint_info *info, int first, int end,
                                 int64_t numbers, struct titan_error *err)
@@ -99,8 +63,39 @@ static titan_status write_shard(struct import *im, const struct checkpoint_info 
 
 static titan_status import_all(struct import *im, struct titan_error *err)
 {
+    const struct hf_config *c = hf_weights_config(im->weights);
+    _cleanup_(buf_free) struct buf bytes = BUF_INIT, theirs = BUF_INIT;
+    char key[64], folder[PATH_MAX], file[PATH_MAX + 16];
+    char *const name = im->recipe.model.tokenizer;
     char path[PATH_MAX];
-    TRY(make_recipe(im, err));
+    if (!c->there)
+        return titan_fail(err, TITAN_ENOTFOUND, "'" HF_CONFIG_NAME "' is missing: it says which model the weights are");
+    recipe_init(&im->recipe);
+    (void)snprintf(key, sizeof key, "model.name=%s", c->family->ours);
+    TRY(recipe_set(&im->recipe, key, err));
+    TRY(recipe_set(&im->recipe, "model.flavor=" RECIPE_FLAVOR_HF, err));
+    (void)snprintf(key, sizeof key, "training.seq_len=%lld", (long long)MAX(c->positions, 1));
+    TRY(recipe_set(&im->recipe, key, err));
+    recipe_give_dims(&im->recipe, &c->dims);
+
+    /* The recipe's tokenizer is the weights folder: its tokenizer made the ids that the weights are for. If the folder
+     * has none, a command that needs it asks for it. An export of a model of bytes keeps "bytes" of recipe_init(). */
+    if (!realpath(im->path, folder))
+        return titan_fail_errno(err, "cannot open folder '%s'", im->path);
+    (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    hf_export_byte_tokenizer(&bytes);
+    const bool of_bytes = bytes.len > 0 && file_read(file, bytes.len, &theirs, NULL) == TITAN_OK &&
+                          theirs.len == bytes.len && memcmp(bytes.data, theirs.data, bytes.len) == 0;
+    if (!of_bytes &&
+        (size_t)snprintf(name, sizeof im->recipe.model.tokenizer, "%s", folder) >= sizeof im->recipe.model.tokenizer)
+        return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", folder);
+    recipe_print(&im->recipe, &im->text);
+    if (buf_failed(&im->text))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
+    recipe_init(&im->recipe); /* parse the text again: this checks the range of every dimension */
+    TRY(recipe_parse(&im->recipe, im->text.data, HF_CONFIG_NAME, err));
+    TRY(recipe_resolve(&im->recipe, err));
+    TRY(model_open(&im->recipe.model.dims, &im->model, err));
     TRY(hf_weights_check(im->weights, im->model, err));
 
     /* Parameters and biases are written; moments are not. */

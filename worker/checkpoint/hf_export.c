@@ -448,16 +448,6 @@ static titan_status write_descriptions(const struct export *e, struct titan_erro
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-static titan_status write_all(struct export *e, struct titan_error *err)
-{
-    TRY(load_biases(e, err));
-    TRY(plan_files(e, err));
-    TRY(remove_earlier(e, err));
-    for (int f = 0; f < e->nfiles; f++)
-        TRY(write_file(e, f, err));
-    return write_descriptions(e, err);
-}
-
 titan_status hf_export(const char *checkpoint, int at, const char *out_dir, const char *dtype, struct buf *ret_note,
                        struct titan_error *err)
 {
@@ -476,7 +466,15 @@ titan_status hf_export(const char *checkpoint, int at, const char *out_dir, cons
     }
     if (e.at < 0)
         return titan_fail_errno(err, "cannot open folder '%s'", out_dir);
-    const titan_status status = write_all(&e, err);
+    titan_status status = load_biases(&e, err);
+    if (status == TITAN_OK)
+        status = plan_files(&e, err);
+    if (status == TITAN_OK)
+        status = remove_earlier(&e, err);
+    for (int f = 0; f < e.nfiles && status == TITAN_OK; f++)
+        status = write_file(&e, f, err);
+    if (status == TITAN_OK)
+        status = write_descriptions(&e, err);
     if (status != TITAN_OK)
         (void)titan_error_wrap(err, "'%s'", out_dir);
     free(e.bounds);

@@ -503,21 +503,6 @@ static titan_status go_on(struct apart_watch *watch, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Rows of ours from `row` on, at most n, that stand one behind the other in the same part of theirs as well. */
-static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
-{
-    titan_assert(row >= 0 && n > 0);
-    const int64_t part = row / t->rows, at = row % t->rows;
-    const int64_t most = MIN(n, (part + 1) * t->rows - row);
-    if (t->head == 0)
-        return most;
-    int64_t run = 1;
-    while (run < most && hf_row(t, at + run) == hf_row(t, at) + run)
-        run++;
-    titan_assert(run >= 1 && run <= most);
-    return run;
-}
-
 #define CHUNK_BYTES ((int64_t)1 << 20)
 
 /* Rows [row, row+n) and columns [col, col+cols) of ours of one part. */
@@ -618,7 +603,13 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
         hf_name(family, m, p->tensor, (int)part, name);
         const struct entry *e = find(w, takes_embedding(w, m, p->tensor) ? "model.embed_tokens.weight" : name);
         titan_assert(e);
-        run = run_of_rows(&t, row, n - done);
+
+        /* The rows that stand one behind the other in the same part of theirs as well. */
+        const int64_t most = MIN(n - done, (part + 1) * t.rows - row);
+        run = t.head == 0 ? most : 1;
+        while (run < most && hf_row(&t, row % t.rows + run) == theirs + run)
+            run++;
+        titan_assert(run >= 1 && run <= most);
         titan_assert(theirs >= t.from && theirs + run <= t.from + t.rows && col >= 0 && col + cols <= t.cols);
         TRY(go_on(watch, err));
         if (cols == t.cols)

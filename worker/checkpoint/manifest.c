@@ -188,36 +188,6 @@ static bool parse_count(const struct json *from, const char *key, int64_t most, 
 
 #define READ_MAX (INT64_MAX / 2) /* tokens */
 
-static titan_status parse_identity(const struct json *root, struct run_identity *ret, struct titan_error *err)
-{
-    const struct json *o = json_get(root, "identity"), *list = json_get(o, "data");
-    struct data_identity *d = &ret->data;
-    uint64_t seq_len = 0;
-    const struct json *from = json_get(root, "from");
-    uint64_t step = 0;
-    TRY(checkpoint_line_parse(root, &ret->line, err));
-    if (from && !parse_count(from, "step", COUNT_MAX, &step))
-        return titan_fail(err, TITAN_ECORRUPT, "'from' names no step");
-    (void)snprintf(ret->from_run, sizeof(ret->from_run), "%s", json_string(from, "run", ""));
-    ret->from_step = step;
-    if (!o)
-        return TITAN_OK;
-    bool good = parse_hex(json_string(o, "tokenizer", ""), 16, &ret->tokenizer) &&
-                parse_count(o, "seq_len", INT32_MAX, &seq_len) && seq_len > 0 &&
-                parse_count(o, "samples", READ_MAX / (int64_t)seq_len, &ret->samples) &&
-                parse_count(o, "first", (int64_t)ret->samples, &d->first) && list && list->type == JSON_ARRAY;
-    d->seq_len = (int64_t)seq_len;
-    for (const struct json *s = good ? list->first : NULL; s && good; s = s->next) {
-        struct data_source_identity *x = d->n < MIXTURE_MAX ? &d->source[d->n++] : NULL;
-        good = x && parse_hex(json_string(s, "fingerprint", ""), 16, &x->fingerprint) &&
-               parse_count(s, "tokens", INT64_MAX, &x->tokens) &&
-               parse_count(s, "share", (int64_t)MIXTURE_BLOCK, &x->share) &&
-               parse_count(s, "from", READ_MAX / d->seq_len, &x->from);
-    }
-    ret->known = good && d->n > 0;
-    return ret->known ? TITAN_OK : titan_fail(err, TITAN_ECORRUPT, "'identity' cannot be one");
-}
-
 static titan_status parse_info(const struct json *root, struct checkpoint_info *info, struct titan_error *err)
 {
     static const char *const counts[] = {"step", "epoch", "tokens", "world", "skipped_steps"};
@@ -258,7 +228,33 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     (void)snprintf(info->owner, sizeof(info->owner), "%s", json_string(root, "owner", ""));
     (void)snprintf(info->metrics, sizeof(info->metrics), "%s", json_string(root, "metrics", ""));
     (void)snprintf(info->run, sizeof(info->run), "%s", json_string(root, "run", ""));
-    TRY(parse_identity(root, &info->identity, err));
+
+    struct run_identity *const identity = &info->identity;
+    const struct json *const from = json_get(root, "from"), *const o = json_get(root, "identity");
+    TRY(checkpoint_line_parse(root, &identity->line, err));
+    if (from && !parse_count(from, "step", COUNT_MAX, &identity->from_step))
+        return titan_fail(err, TITAN_ECORRUPT, "'from' names no step");
+    (void)snprintf(identity->from_run, sizeof(identity->from_run), "%s", json_string(from, "run", ""));
+    if (o) {
+        const struct json *const list = json_get(o, "data");
+        struct data_identity *const d = &identity->data;
+        uint64_t seq_len = 0;
+        bool good = parse_hex(json_string(o, "tokenizer", ""), 16, &identity->tokenizer) &&
+                    parse_count(o, "seq_len", INT32_MAX, &seq_len) && seq_len > 0 &&
+                    parse_count(o, "samples", READ_MAX / (int64_t)seq_len, &identity->samples) &&
+                    parse_count(o, "first", (int64_t)identity->samples, &d->first) && list && list->type == JSON_ARRAY;
+        d->seq_len = (int64_t)seq_len;
+        for (const struct json *s = good ? list->first : NULL; s && good; s = s->next) {
+            struct data_source_identity *x = d->n < MIXTURE_MAX ? &d->source[d->n++] : NULL;
+            good = x && parse_hex(json_string(s, "fingerprint", ""), 16, &x->fingerprint) &&
+                   parse_count(s, "tokens", INT64_MAX, &x->tokens) &&
+                   parse_count(s, "share", (int64_t)MIXTURE_BLOCK, &x->share) &&
+                   parse_count(s, "from", READ_MAX / d->seq_len, &x->from);
+        }
+        identity->known = good && d->n > 0;
+        if (!identity->known)
+            return titan_fail(err, TITAN_ECORRUPT, "'identity' cannot be one");
+    }
     info->recipe = strdup(json_string(root, "recipe", ""));
     return info->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
 }

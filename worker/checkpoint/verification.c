@@ -131,25 +131,12 @@ static titan_status verify_one(struct verification *v, const char *path, struct 
     return TITAN_OK;
 }
 
-static titan_status verify_all(struct verification *v, const char *dir, struct titan_error *err)
-{
-    _cleanup_free_ uint64_t *steps = NULL;
-    char path[PATH_MAX];
-    size_t n = 0;
-    TRY(checkpoint_steps(-1, dir, &steps, &n, err));
-    if (n == 0)
-        return titan_fail(err, TITAN_EINVAL, "no checkpoint in '%s'", dir);
-    while (n > 0) {
-        TRY(checkpoint_path(path, dir, steps[--n], err));
-        TRY(verify_one(v, path, err));
-    }
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct verification v = {.json = strcmp(args_text(args, "output", "table"), "json") == 0};
-    char path[PATH_MAX], manifest[PATH_MAX + 16];
+    char path[PATH_MAX], manifest[PATH_MAX + 16], step_path[PATH_MAX];
+    _cleanup_free_ uint64_t *steps = NULL;
+    size_t n_steps = 0;
     int64_t step;
     (void)with;
     TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
@@ -170,8 +157,17 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = verify_one(&v, path, err);
     else if (hf_weights_are_at(path))
         status = verify_hf(&v, path, NULL, &damaged, err);
-    else
-        status = verify_all(&v, path, err);
+    else {
+        const char *const dir = path;
+        status = checkpoint_steps(-1, dir, &steps, &n_steps, err);
+        if (status == TITAN_OK && n_steps == 0)
+            status = titan_fail(err, TITAN_EINVAL, "no checkpoint in '%s'", dir);
+        while (status == TITAN_OK && n_steps > 0) {
+            status = checkpoint_path(step_path, dir, steps[--n_steps], err);
+            if (status == TITAN_OK)
+                status = verify_one(&v, step_path, err);
+        }
+    }
     if (status == TITAN_ENOTFOUND && err)
         err->status = TITAN_EINVAL; /* bad input; TITAN_ENOTFOUND is for jobs */
     TRY(status == TITAN_ENOTFOUND ? TITAN_EINVAL : status);

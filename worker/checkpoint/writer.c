@@ -219,32 +219,6 @@ static void entry_name(int rank, char name[ENTRY_NAME_BYTES])
     (void)snprintf(name, ENTRY_NAME_BYTES, "entry-%05d.json", rank);
 }
 
-/* Opens the folder, and makes it again if it is gone. The name may lead elsewhere now: below a share that is not
- * mounted, or to another run's folder. */
-static titan_status open_place(const struct checkpoint_writer *w, int *ret_folder, struct titan_error *err)
-{
-    _cleanup_(folder_found_clear) struct folder_found found = {0};
-    struct stat st;
-
-    TRY(dir_make_named(w->opt.dir, err));
-    _cleanup_fd_ int folder = file_open_named(w->opt.dir, O_RDONLY | O_DIRECTORY);
-    if (folder < 0 || fstat(folder, &st) < 0)
-        return titan_fail_errno(err, "cannot open folder '%s'", w->opt.dir);
-    if (w->opt.device != 0 && st.st_dev != w->opt.device) {
-        dir_unmake_named(w->opt.dir);
-        return titan_fail(err, TITAN_EIO, "'%s' is on another file system than when the run began: is it mounted?",
-                          w->opt.dir);
-    }
-    if (w->run[0] && st.st_ino != w->opt.inode) {
-        TRY(folder_owner_read(folder, &found, err));
-        if (found.there && strcmp(found.id, w->run) != 0)
-            return titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' has become that of another run",
-                              w->opt.dir);
-    }
-    *ret_folder = TAKE_FD(folder);
-    return TITAN_OK;
-}
-
 static const struct contents *contents_of(const struct checkpoint_writer *w)
 {
     return w->info.model_only ? &w->weights : &w->all;
@@ -351,19 +325,37 @@ static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_e
 {
     const struct contents *c = contents_of(w);
     const struct checkpoint_part part = {c->specs, c->n_specs, c->slices, c->n_slices, w->opt.rank};
-    _cleanup_fd_ int folder = -1, at = -1;
+    const char *const dir = w->opt.dir;
+    _cleanup_(folder_found_clear) struct folder_found found = {0};
     _cleanup_(buf_free) struct buf own = BUF_INIT;
     char name[ENTRY_NAME_BYTES];
+    struct stat st;
 
-    TRY(open_place(w, &folder, err));
-    TRY(checkpoint_unfinished_open(folder, w->opt.dir, &w->info, &at, err));
+    /* The folder is made again if it is gone. Its name may lead elsewhere now: below a share that is not mounted, or to
+     * another run's folder. */
+    TRY(dir_make_named(dir, err));
+    _cleanup_fd_ int folder = file_open_named(dir, O_RDONLY | O_DIRECTORY), at = -1;
+    if (folder < 0 || fstat(folder, &st) < 0)
+        return titan_fail_errno(err, "cannot open folder '%s'", dir);
+    if (w->opt.device != 0 && st.st_dev != w->opt.device) {
+        dir_unmake_named(dir);
+        return titan_fail(err, TITAN_EIO, "'%s' is on another file system than when the run began: is it mounted?",
+                          dir);
+    }
+    if (w->run[0] && st.st_ino != w->opt.inode) {
+        TRY(folder_owner_read(folder, &found, err));
+        if (found.there && strcmp(found.id, w->run) != 0)
+            return titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' has become that of another run", dir);
+    }
+
+    TRY(checkpoint_unfinished_open(folder, dir, &w->info, &at, err));
     titan_status status = w->uncopied.status;
     if (status != TITAN_OK)
         *err = w->uncopied;
     if (status == TITAN_OK)
         status = failpoint("checkpoint.write", err);
     if (status == TITAN_OK)
-        status = checkpoint_write_shard(folder, w->opt.dir, &w->info, &part, &own, err);
+        status = checkpoint_write_shard(folder, dir, &w->info, &part, &own, err);
     entry_name(w->opt.rank, name); /* read by rank 0 only, which puts it in the manifest */
     if (status == TITAN_OK)
         status = file_place_at(at, name, own.data, own.len, err);
@@ -391,7 +383,7 @@ static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_e
     free(entries);
     /* A failed checkpoint is removed. If the epoch is over, the next epoch's sweep removes it instead. */
     if (status != TITAN_OK && status != TITAN_EREVOKED)
-        (void)!checkpoint_drop(folder, w->opt.dir, &w->info, NULL);
+        (void)!checkpoint_drop(folder, dir, &w->info, NULL);
     if (status == TITAN_OK)
         w->written.step = w->info.step;
     return status;

@@ -273,19 +273,6 @@ uint64_t corpus_documents(const struct corpus *c)
 #define CHECK_TOKENS (UINT64_C(1) << 26)
 #define CHECK_PARTS 64
 
-static titan_status check_part(const struct corpus *c, const struct segment *s, uint64_t from, uint64_t n,
-                               int64_t vocab_size, struct titan_error *err)
-{
-    titan_assert(from <= s->tokens - s->separated && n <= s->tokens - s->separated - from);
-    const uint8_t *data = segment_data(c, s);
-    for (uint64_t t = from; t < from + n; t++) {
-        const uint64_t id = token_at(data, s->width, t);
-        if (id >= (uint64_t)vocab_size)
-            return too_large(id, s->start + t, vocab_size, TITAN_EINVAL, err);
-    }
-    return TITAN_OK;
-}
-
 titan_status corpus_check_ids(const struct corpus *c, int64_t vocab_size, struct titan_error *err)
 {
     titan_assert(vocab_size > 0);
@@ -304,8 +291,14 @@ titan_status corpus_check_ids(const struct corpus *c, int64_t vocab_size, struct
         const bool whole = n <= CHECK_TOKENS;
         const uint64_t parts = whole ? 1 : CHECK_PARTS, part = whole ? n : CHECK_TOKENS / CHECK_PARTS,
                        step = (n - part) / (CHECK_PARTS - 1);
+        const uint8_t *const data = segment_data(c, s);
+        titan_assert((parts - 1) * step + part <= n);
         for (uint64_t i = 0; i < parts; i++)
-            TRY(check_part(c, s, i * step, part, vocab_size, err));
+            for (uint64_t t = i * step; t < i * step + part; t++) {
+                const uint64_t id = token_at(data, s->width, t);
+                if (id >= (uint64_t)vocab_size)
+                    return too_large(id, s->start + t, vocab_size, TITAN_EINVAL, err);
+            }
     }
     return TITAN_OK;
 }

@@ -139,41 +139,6 @@ static titan_status damaged(const struct packed *p, const char *what, struct tit
     return titan_fail(err, TITAN_ECORRUPT, "'%s': %s", p->path, what);
 }
 
-static titan_status inflate_some(struct packed *p, uint8_t *out, size_t n, size_t *ret_got, struct titan_error *err)
-{
-    titan_assert(p->used <= p->have && p->have <= INPUT_BYTES);
-    p->z.next_in = p->input + p->used;
-    p->z.avail_in = (uInt)(p->have - p->used);
-    p->z.next_out = out;
-    p->z.avail_out = (uInt)MIN(n, (size_t)1 << 30);
-    const uInt room = p->z.avail_out;
-    p->between = false;
-    const int code = inflate(&p->z, Z_NO_FLUSH);
-    p->used = p->have - p->z.avail_in;
-    *ret_got = room - p->z.avail_out;
-    if (code == Z_STREAM_END) {
-        p->between = true;
-        (void)inflateReset(&p->z);
-    } else if (code != Z_OK && code != Z_BUF_ERROR) {
-        return damaged(p, "the gzip data is damaged", err);
-    }
-    return TITAN_OK;
-}
-
-static titan_status unzstd_some(struct packed *p, uint8_t *out, size_t n, size_t *ret_got, struct titan_error *err)
-{
-    titan_assert(p->used <= p->have && p->have <= INPUT_BYTES);
-    ZSTD_inBuffer in = {p->input, p->have, p->used};
-    ZSTD_outBuffer to = {out, n, 0};
-    const size_t code = ZSTD_decompressStream(p->zstd, &to, &in);
-    p->used = in.pos;
-    *ret_got = to.pos;
-    if (ZSTD_isError(code))
-        return damaged(p, "the zstd data is damaged", err);
-    p->between = code == 0;
-    return TITAN_OK;
-}
-
 static titan_status unpack(struct packed *p, uint8_t *out, size_t n, size_t *ret_got, struct titan_error *err)
 {
     for (*ret_got = 0; *ret_got == 0;) {
@@ -190,8 +155,33 @@ static titan_status unpack(struct packed *p, uint8_t *out, size_t n, size_t *ret
             return TITAN_OK;
         if (p->used == p->have && !p->ended)
             continue;
+
         const size_t before = p->used;
-        TRY(p->packing == PACKING_GZIP ? inflate_some(p, out, n, ret_got, err) : unzstd_some(p, out, n, ret_got, err));
+        titan_assert(p->used <= p->have && p->have <= INPUT_BYTES);
+        if (p->packing == PACKING_GZIP) {
+            p->z.next_in = p->input + p->used;
+            p->z.avail_in = (uInt)(p->have - p->used);
+            p->z.next_out = out;
+            p->z.avail_out = (uInt)MIN(n, (size_t)1 << 30);
+            const uInt room = p->z.avail_out;
+            const int code = inflate(&p->z, Z_NO_FLUSH);
+            p->used = p->have - p->z.avail_in;
+            *ret_got = room - p->z.avail_out;
+            p->between = code == Z_STREAM_END;
+            if (p->between)
+                (void)inflateReset(&p->z);
+            else if (code != Z_OK && code != Z_BUF_ERROR)
+                return damaged(p, "the gzip data is damaged", err);
+        } else {
+            ZSTD_inBuffer in = {p->input, p->have, p->used};
+            ZSTD_outBuffer to = {out, n, 0};
+            const size_t code = ZSTD_decompressStream(p->zstd, &to, &in);
+            p->used = in.pos;
+            *ret_got = to.pos;
+            if (ZSTD_isError(code))
+                return damaged(p, "the zstd data is damaged", err);
+            p->between = code == 0;
+        }
         if (p->ended && *ret_got == 0 && p->used == before)
             return damaged(p, "the compressed data is cut off", err);
     }
