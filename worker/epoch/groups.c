@@ -148,25 +148,6 @@ titan_status groups_split_members(struct epoch *e, struct titan_error *err)
                  &e->groups.comms[CHANNEL_WORLD], err);
 }
 
-/* Splits a communicator for each edge of a pipeline's ring. */
-static titan_status split_edges(struct epoch *e, enum channel channel, struct titan_error *err)
-{
-    const struct mesh *mesh = &e->plan.plan->mesh;
-    struct groups *const g = &e->groups;
-
-    for (int colour = 0; colour < mesh_edge_colours(mesh); colour++) {
-        int members[2];
-        const enum edge_side side = mesh_edge(mesh, channel, colour, e->view.rank, members);
-        struct comm *edge = NULL;
-        TRY(split(e, channel, members, side == EDGE_NONE ? 1 : 2, &edge, err));
-        if (side == EDGE_NONE)
-            g->ops->close(edge);
-        else
-            *(side == EDGE_SENDS ? &g->comms[channel] : &g->inbound[channel]) = edge;
-    }
-    return TITAN_OK;
-}
-
 /* All ranks split in the same order, also for channels that their own program does not use. */
 titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
 {
@@ -177,7 +158,7 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
 
     if (!members)
         return titan_fail(err, TITAN_ENOMEM, "communicators: out of memory");
-    const struct groups *const g = &e->groups;
+    struct groups *const g = &e->groups;
     for (int c = 0; c < CHANNEL_COUNT && e->view.world > 1; c++) {
         const enum group group = channel_group((enum channel)c);
         const int n = mesh_group_size(mesh, group);
@@ -196,10 +177,19 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
         }
         if (g->ops->tune)
             g->ops->tune(g->comms[CHANNEL_WORLD], &tuning);
-        if (group == GROUP_PP)
-            TRY(split_edges(e, (enum channel)c, err));
-        else
-            TRY(split(e, (enum channel)c, members, n, &e->groups.comms[c], err));
+        if (group != GROUP_PP)
+            TRY(split(e, (enum channel)c, members, n, &g->comms[c], err));
+        /* A pipeline's ring has a communicator for each edge. */
+        for (int colour = 0; colour < mesh_edge_colours(mesh) && group == GROUP_PP; colour++) {
+            int ends[2];
+            const enum edge_side side = mesh_edge(mesh, (enum channel)c, colour, e->view.rank, ends);
+            struct comm *edge = NULL;
+            TRY(split(e, (enum channel)c, ends, side == EDGE_NONE ? 1 : 2, &edge, err));
+            if (side == EDGE_NONE)
+                g->ops->close(edge);
+            else
+                *(side == EDGE_SENDS ? &g->comms[c] : &g->inbound[c]) = edge;
+        }
     }
     if (e->view.world > 1 && g->ops->tune) /* later splits are not tuned */
         g->ops->tune(g->comms[CHANNEL_WORLD], &(struct comm_tuning){0});

@@ -40,20 +40,6 @@ struct brought recover_held(const struct trainer *t)
     return b;
 }
 
-/* Returns this member's part of the source epoch. Some member has installed that epoch. So this member's part is good,
- * whether or not the member passed the barrier. */
-static struct brought bring_source(struct epoch *e)
-{
-    struct held_state *const held = &e->t->held;
-    const uint64_t source = e->view.source_epoch;
-
-    if (held->pending.own && held->pending.own->epoch == source)
-        install(e->t, &held->pending);
-    if (held->installed.own && (source == 0 || held->installed.own->epoch == source))
-        return recover_held(e->t);
-    return (struct brought){0};
-}
-
 struct quiesced recover_quiesced(const struct trainer *t, const struct epoch_view *view, bool paused)
 {
     const struct brought held = recover_held(t);
@@ -120,8 +106,17 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
 {
     struct trainer *t = e->t;
     struct restore *const r = &e->state.restore;
+    struct held_state *const held = &t->held;
+    const uint64_t source = e->view.source_epoch;
 
     titan_assert(!e->state.installed && !r->view);
+    /* This member brings its part of the source epoch. Some member has installed that epoch. So this member's part is
+     * good, whether or not the member passed the barrier. */
+    if (held->pending.own && held->pending.own->epoch == source)
+        install(t, &held->pending);
+    struct brought brought = {0};
+    if (held->installed.own && (source == 0 || held->installed.own->epoch == source))
+        brought = recover_held(t);
     e->state.finish = finish;
     *r = (struct restore){.view = &e->view,
                           .recipe = t->recipe,
@@ -134,7 +129,7 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
                                     .s = t->streams[STREAM_COMPUTE]},
                           .stop = t->members->ops->revoked(t->members),
                           .log = &t->log,
-                          .brought = bring_source(e),
+                          .brought = brought,
                           .folder = t->recipe->checkpoint.enable ? t->folder.path : NULL,
                           .retry_ms = t->members->solo_world > 0 ? 0 : checkpoints_retry_ms(t->recipe),
                           .still_ms = run_folder_stall_ms(t->recipe),
