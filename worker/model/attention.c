@@ -34,23 +34,6 @@ static struct tensor keys_of(const struct block *k, const struct block_sizes *z,
     return tensor_at(k->table[table], 0, DTYPE_I32, 1, z->cp * z->n);
 }
 
-static struct tensor dgrad_work(struct block *k, const struct attention_heads *heads, int64_t queries, int64_t keys)
-{
-    titan_assert(queries % heads->b == 0 && keys % heads->b == 0);
-    const struct attention_shape shape = {.dt = k->dt,
-                                          .b = heads->b,
-                                          .tq = queries / heads->b,
-                                          .tk = keys / heads->b,
-                                          .h = heads->h,
-                                          .kv = heads->kv,
-                                          .d = heads->d,
-                                          .dv = heads->dv,
-                                          .order = heads->order,
-                                          .softcap = (float)heads->softcap};
-    const size_t bytes = k->ops->attention_work_bytes(k->dev, &shape);
-    return emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
-}
-
 /* Rotates queries and keys. Takes one operation if they are neighbours in one buffer. */
 static void rotate(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens, struct tensor q,
                    struct tensor key, bool backward)
@@ -195,17 +178,19 @@ static struct attention_tensors tensors_of(const struct layer_saved *saved)
                                       saved->t[SAVED_V]};
 }
 
-/* Keys and values (N,K*(D+Dv)) go round the cp ranks: each step passes them to the next rank. A transfer of the next
- * part runs while the present part is used. Partial results are merged by their log-sum-exp (Liu et al. 2023,
- * arXiv:2310.01889). */
-static void attend_ring(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved)
+void attention_scores(struct block *k, const struct block_tokens *tokens, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
     const struct attention_heads heads = heads_of(k, &z);
-    struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE;
 
-    titan_assert(z.cp > 1 && k->ring);
-    for (int i = 0; i < z.cp; i++, kv = next) {
+    saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
+    saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", heads.b * z.h, z.n / heads.b);
+    /* Keys and values (N,K*(D+Dv)) go round the cp ranks: each step passes them to the next rank. A transfer of the
+     * next part runs while the present part is used. Partial results are merged by their log-sum-exp (Liu et al. 2023,
+     * arXiv:2310.01889). */
+    const bool ring = z.cp > 1 && k->ring;
+    struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE;
+    for (int i = 0; ring && i < z.cp; i++, kv = next) {
         if (i + 1 < z.cp) {
             next = block_new(k, BUF_WORK, "kv_ring", z.n, z.kd + z.vd);
             emit_shift(k->e, CHANNEL_CP, next, kv, 1);
@@ -224,19 +209,9 @@ static void attend_ring(struct block *k, const struct block_tokens *tokens, cons
             EMIT(k->e, attention_merge, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], t.out, t.lse, .B = heads.b,
                  .H = z.h);
     }
-}
-
-void attention_scores(struct block *k, const struct block_tokens *tokens, struct layer_saved *saved)
-{
-    const struct block_sizes z = block_sizes(k);
-    const struct attention_heads heads = heads_of(k, &z);
-
-    saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
-    saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", heads.b * z.h, z.n / heads.b);
-    if (z.cp > 1 && k->ring) {
-        attend_ring(k, tokens, saved);
+    if (ring)
         return;
-    }
+
     struct tensor key_index = tokens->index;
     if (z.cp > 1) {
         /* (cp*N,K*(D+Dv)), rank by rank */
@@ -248,18 +223,6 @@ void attention_scores(struct block *k, const struct block_tokens *tokens, struct
     const struct attention_mask mask = mask_of(k, tokens, key_index);
     const struct attention_tensors t = tensors_of(saved);
     emit_attention(k->e, &t, &heads, &mask);
-}
-
-/* Adds the sinks to the softmax denominators. It runs on whole rows, after all parts of the keys are merged. */
-static void attend_sinks(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
-{
-    const struct block_sizes z = block_sizes(k);
-    const struct tensor attn = saved->t[SAVED_ATTN], lse = saved->t[SAVED_LSE];
-
-    saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
-    saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", lse.rows, lse.cols);
-    EMIT(k->e, attention_sink, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], attn, lse, block_param(k, u, ROLE_SINKS, 1),
-         .B = lse.rows / z.h);
 }
 
 /* Returns the layer's window, or 0 if the window covers every earlier token of a sequence. */
@@ -294,8 +257,15 @@ void attention_forward(struct block *k, const struct unit_buffers *u, const stru
         project(k, u, saved);
     rotate(k, u, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
     attention_scores(&seen, &seen_tokens, saved);
-    if (k->layout->model->dims.attention_sinks)
-        attend_sinks(k, u, saved);
+    if (k->layout->model->dims.attention_sinks) {
+        /* The sinks join the softmax denominators of whole rows, after all parts of the keys are merged. */
+        const struct block_sizes z = block_sizes(k);
+        const struct tensor attn = saved->t[SAVED_ATTN], lse = saved->t[SAVED_LSE];
+        saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
+        saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", lse.rows, lse.cols);
+        EMIT(k->e, attention_sink, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], attn, lse,
+             block_param(k, u, ROLE_SINKS, 1), .B = lse.rows / z.h);
+    }
 }
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
@@ -306,63 +276,29 @@ static void dgrad(struct block *k, const struct attention_tensors *t, const stru
 {
     const struct block_sizes z = block_sizes(k);
     const struct attention_heads heads = heads_of(k, &z);
-    const struct attention_dtensors d = {out->q, out->k, out->v, dattn, dgrad_work(k, &heads, z.n, t->k.rows)};
+    const struct attention_shape shape = {.dt = k->dt,
+                                          .b = heads.b,
+                                          .tq = z.n / heads.b,
+                                          .tk = t->k.rows / heads.b,
+                                          .h = heads.h,
+                                          .kv = heads.kv,
+                                          .d = heads.d,
+                                          .dv = heads.dv,
+                                          .order = heads.order,
+                                          .softcap = (float)heads.softcap};
+    const size_t bytes = k->ops->attention_work_bytes(k->dev, &shape);
 
+    titan_assert(z.n % heads.b == 0 && t->k.rows % heads.b == 0);
+    const struct tensor work = emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
+    const struct attention_dtensors d = {out->q, out->k, out->v, dattn, work};
     emit_attention_dgrad(k->e, &d, t, &heads, mask);
-}
-
-/* Computes gradients of all cp ranks' keys and values, and reduces them to their ranks: (N,K*(D+Dv)). */
-static struct tensor attend_gathered_dgrad(struct block *k, const struct block_tokens *tokens,
-                                           const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
-{
-    const struct block_sizes z = block_sizes(k);
-    const struct attention_mask mask = mask_of(k, tokens, keys_of(k, &z, TABLE_KEYS_GATHERED));
-    const struct tensor dkv = block_new(k, BUF_DACTIVATION, "dkv", z.cp * z.n, z.kd + z.vd);
-    const struct attention_grads out = {dq, tensor_cols(dkv, 0, z.kd), tensor_cols(dkv, z.kd, z.vd)};
-
-    titan_assert(z.cp > 1 && !k->ring);
-    const struct attention_tensors t = tensors_of(saved);
-    dgrad(k, &t, &mask, &out, dattn);
-    return emit_reduce_scatter(k->e, CHANNEL_CP, BUF_DACTIVATION, "dkv", dkv);
-}
-
-/* Keys and values go round the ring once more. Their gradients follow one step behind them. After cp steps the
- * gradients (N,K*(D+Dv)) are back on the rank of their keys. */
-static struct tensor attend_ring_dgrad(struct block *k, const struct block_tokens *tokens,
-                                       const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
-{
-    const struct block_sizes z = block_sizes(k);
-    struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE, travelling = TENSOR_NONE;
-
-    titan_assert(z.cp > 1 && k->ring);
-    for (int i = 0; i < z.cp; i++, kv = next) {
-        if (i + 1 < z.cp) {
-            next = block_new(k, BUF_WORK, "kv_ring", z.n, z.kd + z.vd);
-            emit_shift(k->e, CHANNEL_CP, next, kv, 1);
-        }
-        const struct attention_mask mask =
-            mask_of(k, tokens, tensor_cols(keys_of(k, &z, TABLE_KEYS_RING), i * z.n, z.n));
-        const struct tensor part = block_new(k, BUF_DACTIVATION, "dkv_part", z.n, z.kd + z.vd);
-        const struct attention_grads out = {i == 0 ? dq : block_new(k, BUF_WORK, "dq_part", z.n, z.hd),
-                                            tensor_cols(part, 0, z.kd), tensor_cols(part, z.kd, z.vd)};
-        struct attention_tensors t = tensors_of(saved);
-        t.k = tensor_cols(kv, 0, z.kd);
-        t.v = tensor_cols(kv, z.kd, z.vd);
-        dgrad(k, &t, &mask, &out, dattn);
-        if (i > 0) {
-            EMIT(k->e, add_2d, dq, out.q);
-            EMIT(k->e, add, part, part, travelling);
-        }
-        travelling = block_new(k, BUF_DACTIVATION, "dkv_ring", z.n, z.kd + z.vd);
-        emit_shift(k->e, CHANNEL_CP, travelling, part, 1);
-    }
-    return travelling;
 }
 
 void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
                             struct tensor dattn, const struct attention_grads *out)
 {
     const struct block_sizes z = block_sizes(k);
+    struct tensor dkv = TENSOR_NONE, kv = saved->t[SAVED_KV], next = TENSOR_NONE;
 
     if (z.cp == 1) {
         const struct attention_mask mask = mask_of(k, tokens, tokens->index);
@@ -370,8 +306,37 @@ void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, 
         dgrad(k, &t, &mask, out, dattn);
         return;
     }
-    const struct tensor dkv = k->ring ? attend_ring_dgrad(k, tokens, saved, dattn, out->q)
-                                      : attend_gathered_dgrad(k, tokens, saved, dattn, out->q);
+    if (!k->ring) { /* gradients of all ranks' keys and values (cp*N,K*(D+Dv)) are reduced to their ranks */
+        const struct attention_mask mask = mask_of(k, tokens, keys_of(k, &z, TABLE_KEYS_GATHERED));
+        const struct tensor all = block_new(k, BUF_DACTIVATION, "dkv", z.cp * z.n, z.kd + z.vd);
+        const struct attention_grads to = {out->q, tensor_cols(all, 0, z.kd), tensor_cols(all, z.kd, z.vd)};
+        const struct attention_tensors t = tensors_of(saved);
+        dgrad(k, &t, &mask, &to, dattn);
+        dkv = emit_reduce_scatter(k->e, CHANNEL_CP, BUF_DACTIVATION, "dkv", all);
+    }
+    /* Keys and values go round the ring once more. Their gradients follow one step behind them. After cp steps the
+     * gradients (N,K*(D+Dv)) are back on the rank of their keys. */
+    for (int i = 0; k->ring && i < z.cp; i++, kv = next) {
+        if (i + 1 < z.cp) {
+            next = block_new(k, BUF_WORK, "kv_ring", z.n, z.kd + z.vd);
+            emit_shift(k->e, CHANNEL_CP, next, kv, 1);
+        }
+        const struct attention_mask mask =
+            mask_of(k, tokens, tensor_cols(keys_of(k, &z, TABLE_KEYS_RING), i * z.n, z.n));
+        const struct tensor part = block_new(k, BUF_DACTIVATION, "dkv_part", z.n, z.kd + z.vd);
+        const struct attention_grads to = {i == 0 ? out->q : block_new(k, BUF_WORK, "dq_part", z.n, z.hd),
+                                           tensor_cols(part, 0, z.kd), tensor_cols(part, z.kd, z.vd)};
+        struct attention_tensors t = tensors_of(saved);
+        t.k = tensor_cols(kv, 0, z.kd);
+        t.v = tensor_cols(kv, z.kd, z.vd);
+        dgrad(k, &t, &mask, &to, dattn);
+        if (i > 0) {
+            EMIT(k->e, add_2d, out->q, to.q);
+            EMIT(k->e, add, part, part, dkv);
+        }
+        dkv = block_new(k, BUF_DACTIVATION, "dkv_ring", z.n, z.kd + z.vd);
+        emit_shift(k->e, CHANNEL_CP, dkv, part, 1);
+    }
     emit_copy(k->e, out->k, tensor_cols(dkv, 0, z.kd));
     emit_copy(k->e, out->v, tensor_cols(dkv, z.kd, z.vd));
 }

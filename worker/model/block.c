@@ -132,19 +132,6 @@ static void zero_range(struct block *k, const struct unit_buffers *u, int64_t fr
         EMIT(k->e, zero, tensor_at(u->grads, (size_t)from * sizeof(float), DTYPE_F32, 1, to - from));
 }
 
-/* Returns the unit's first matrix at or behind element `from`; -1: none. */
-static int next_matrix(const struct block *k, const struct model_unit *unit, int64_t from)
-{
-    int found = -1;
-
-    for (int i = unit->first_tensor; i < unit->first_tensor + unit->n_tensors; i++) {
-        const int64_t at = k->layout->tensors[i].offset;
-        if (k->layout->model->tensors[i].ndim > 1 && at >= from && (found < 0 || at < k->layout->tensors[found].offset))
-            found = i;
-    }
-    return found;
-}
-
 void block_begin_grads(struct block *k, const struct unit_buffers *u)
 {
     const struct model_unit *unit = &k->layout->model->units[u->unit];
@@ -152,10 +139,17 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u)
 
     if (!u->first)
         return;
-    for (int i; (i = next_matrix(k, unit, done)) >= 0;) {
-        const struct local_tensor *t = &k->layout->tensors[i];
-        zero_range(k, u, done, t->offset);
-        done = t->offset + t->rows * t->cols;
+    for (;;) {
+        const struct local_tensor *next = NULL; /* the first matrix at or behind `done` */
+        for (int i = unit->first_tensor; i < unit->first_tensor + unit->n_tensors; i++) {
+            const struct local_tensor *t = &k->layout->tensors[i];
+            if (k->layout->model->tensors[i].ndim > 1 && t->offset >= done && (!next || t->offset < next->offset))
+                next = t;
+        }
+        if (!next)
+            break;
+        zero_range(k, u, done, next->offset);
+        done = next->offset + next->rows * next->cols;
     }
     zero_range(k, u, done, k->layout->units[u->unit].padded);
 }
@@ -274,16 +268,6 @@ static bool has_own_bias(const struct block *k, const struct unit_buffers *u, en
     return role != ROLE_WO && role != ROLE_W2 && has_bias(k, u, role);
 }
 
-/* Casts a bias to the output's type if they differ: a router's logits are fp32. */
-static struct tensor as_type(struct block *k, struct tensor bias, enum dtype dt)
-{
-    if (bias.dt == dt)
-        return bias;
-    const struct tensor cast = emit_tensor(k->e, BUF_WORK, "bias", dt, bias.rows, bias.cols);
-    EMIT(k->e, cast, cast, bias);
-    return cast;
-}
-
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
                   struct tensor x)
 {
@@ -294,8 +278,15 @@ void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_rol
         const struct tensor w = weight_of(k, u, &l, &scale);
         product(k, tensor_cols(y, l.from, l.rows), x, w, scale, OP_TB | l.converted);
     }
-    if (has_own_bias(k, u, role))
-        EMIT(k->e, add_bias, y, as_type(k, block_param(k, u, bias_of(role), count), y.dt));
+    if (!has_own_bias(k, u, role))
+        return;
+    struct tensor bias = block_param(k, u, bias_of(role), count);
+    if (bias.dt != y.dt) { /* a router's logits are fp32 */
+        const struct tensor cast = emit_tensor(k->e, BUF_WORK, "bias", y.dt, bias.rows, bias.cols);
+        EMIT(k->e, cast, cast, bias);
+        bias = cast;
+    }
+    EMIT(k->e, add_bias, y, bias);
 }
 
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
@@ -522,25 +513,6 @@ void block_gate_dgrad(struct block *k, struct tensor dgu, struct tensor dout, st
         EMIT(k->e, swiglu_dgrad, dgate, dup, dout, gate, up, counts, .flags = d->gelu ? OP_GELU : 0);
 }
 
-/* gate, up (N,F): side by side from one product, or apart */
-static void gate_and_up(struct block *k, const struct unit_buffers *u, int64_t f, struct layer_saved *saved)
-{
-    const int64_t n = block_tokens_local(k);
-    struct tensor *s = saved->t;
-
-    if (k->split_gate_up) {
-        s[SAVED_GATE] = block_new(k, BUF_ACTIVATION, "gate", n, f);
-        s[SAVED_UP] = block_new(k, BUF_ACTIVATION, "up", n, f);
-        block_linear(k, u, ROLE_W1, 1, s[SAVED_GATE], s[SAVED_XN2]);
-        block_linear(k, u, ROLE_W3, 1, s[SAVED_UP], s[SAVED_XN2]);
-        return;
-    }
-    const struct tensor gu = block_new(k, BUF_ACTIVATION, "gate | up", n, 2 * f);
-    block_linear(k, u, ROLE_W1, 2, gu, s[SAVED_XN2]);
-    s[SAVED_GATE] = tensor_cols(gu, 0, f);
-    s[SAVED_UP] = tensor_cols(gu, f, f);
-}
-
 /* y = residual + w2 (silu(w1 n) * w3 n), or with GELU */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
                                  struct layer_saved *saved)
@@ -548,7 +520,18 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     const int64_t n = block_tokens_local(k), f = block_param(k, u, ROLE_W1, 1).rows;
     struct tensor *s = saved->t;
 
-    gate_and_up(k, u, f, saved);
+    /* gate, up (N,F): side by side from one product, or apart */
+    if (k->split_gate_up) {
+        s[SAVED_GATE] = block_new(k, BUF_ACTIVATION, "gate", n, f);
+        s[SAVED_UP] = block_new(k, BUF_ACTIVATION, "up", n, f);
+        block_linear(k, u, ROLE_W1, 1, s[SAVED_GATE], s[SAVED_XN2]);
+        block_linear(k, u, ROLE_W3, 1, s[SAVED_UP], s[SAVED_XN2]);
+    } else {
+        const struct tensor gu = block_new(k, BUF_ACTIVATION, "gate | up", n, 2 * f);
+        block_linear(k, u, ROLE_W1, 2, gu, s[SAVED_XN2]);
+        s[SAVED_GATE] = tensor_cols(gu, 0, f);
+        s[SAVED_UP] = tensor_cols(gu, f, f);
+    }
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
     block_gate(k, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
@@ -594,19 +577,6 @@ static bool is_latent(const struct block *k)
     return k->layout->model->dims.kv_lora_rank > 0;
 }
 
-/* y (Ns,C) = h + ffn(norm(h)) */
-static struct tensor second_half(struct block *k, struct layer_units u, const struct block_tokens *tokens,
-                                 struct layer_saved *saved)
-{
-    struct tensor *s = saved->t;
-
-    if (u.experts)
-        return experts_forward(k, u, tokens, saved);
-    /* xn2 (N,C) */
-    s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], gain_of(k, u.own, ROLE_FFN_NORM), &s[SAVED_RSTD2]);
-    return block_feed_forward(k, u.own, s[SAVED_H], saved);
-}
-
 struct tensor layer_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens, struct tensor x,
                             struct tensor statistics, struct layer_saved *saved)
 {
@@ -627,20 +597,12 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     /* Without a first norm, the rstd of the output norm shows input that is not finite. */
     if (tensor_exists(statistics) && !tensor_exists(s[SAVED_RSTD1]))
         EMIT(k->e, check, statistics, s[SAVED_ATTN_OUT_RSTD]);
-    return second_half(k, u, tokens, saved);
-}
-
-/* Computes dh (Ns,C) from dy (Ns,C), back through the second half of the layer and its residual. */
-static struct tensor second_half_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
-                                       const struct layer_saved *saved, struct tensor dy, struct layer_back *back)
-{
-    const struct tensor *s = saved->t;
-
-    back->t[BACK_DXN2] =
-        u.experts ? experts_dgrad(k, u, tokens, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
-    /* dh (Ns,C) = dy + the norm's */
-    const struct norm_saved norm = {s[SAVED_H], s[SAVED_RSTD2]};
-    return block_norm_dgrad(k, "dh", dy, back->t[BACK_DXN2], &norm, gain_of(k, u.own, ROLE_FFN_NORM));
+    /* y (Ns,C) = h + ffn(norm(h)) */
+    if (u.experts)
+        return experts_forward(k, u, tokens, saved);
+    /* xn2 (N,C) */
+    s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], gain_of(k, u.own, ROLE_FFN_NORM), &s[SAVED_RSTD2]);
+    return block_feed_forward(k, u.own, s[SAVED_H], saved);
 }
 
 struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
@@ -652,7 +614,11 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
     for (int i = 0; i < BACK_COUNT; i++)
         back->t[i] = TENSOR_NONE;
     struct tensor *g = back->t;
-    const struct tensor dh = second_half_dgrad(k, u, tokens, saved, dy, back);
+    g[BACK_DXN2] =
+        u.experts ? experts_dgrad(k, u, tokens, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
+    /* dh (Ns,C) = dy + the norm's */
+    const struct norm_saved ffn_norm = {s[SAVED_H], s[SAVED_RSTD2]};
+    const struct tensor dh = block_norm_dgrad(k, "dh", dy, g[BACK_DXN2], &ffn_norm, gain_of(k, u.own, ROLE_FFN_NORM));
     block_project_out_dgrad(k, u.own, ROLE_WO, dh, saved, back);
     /* dattn (N,H*Dv) */
     const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);
@@ -683,18 +649,6 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
-
-/* Computes losses (1,n) from logits (n,V) that are cut by vocabulary. With `gradient` the logits become their gradient.
- * Ranks exchange 3 numbers per token. */
-static void losses_of(struct block *k, struct tensor losses, struct tensor logits, struct tensor targets, bool gradient)
-{
-    const struct block_sizes z = block_sizes(k);
-    const struct tensor part = block_new_f32(k, BUF_WORK, "loss_stats", logits.rows, 3);
-
-    EMIT(k->e, loss_stats, part, logits, targets);
-    const struct tensor stats = emit_all_gather(k->e, CHANNEL_TP, BUF_WORK, "loss_stats", part);
-    EMIT(k->e, loss_finish, losses, gradient ? logits : TENSOR_NONE, logits, targets, stats, .parts = z.tp);
-}
 
 /* Returns the buffers with the head's matrix: the embedding's unit if the two are tied. */
 static const struct unit_buffers *output_unit(const struct block *k, struct head_units u)
@@ -745,7 +699,14 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     block_linear(k, &out, output_role(k), 1, uncapped, xn);
     if (cap > 0)
         EMIT(k->e, softcap, logits, uncapped, .cap = cap);
-    losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
+    /* losses (1,n) from logits that are cut by vocabulary: ranks exchange 3 numbers per token. With `gradient` the
+     * logits become their gradient. */
+    const struct tensor targets = tensor_cols(tokens->targets, from, n);
+    const struct tensor part = block_new_f32(k, BUF_WORK, "loss_stats", n, 3);
+    EMIT(k->e, loss_stats, part, logits, targets);
+    const struct tensor stats = emit_all_gather(k->e, CHANNEL_TP, BUF_WORK, "loss_stats", part);
+    EMIT(k->e, loss_finish, losses, gradient ? logits : TENSOR_NONE, logits, targets, stats,
+         .parts = block_sizes(k).tp);
     if (tensor_exists(head->statistics) && tokens->module > 0)
         EMIT(k->e, mtp_loss_sum, head->statistics, losses);
     else if (tensor_exists(head->statistics))
@@ -798,17 +759,12 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, co
     return dx;
 }
 
-/* Weight of one module's loss in the total loss. */
-static double mtp_factor(const struct block *k)
-{
-    const struct model_dims *d = &k->layout->model->dims;
-    return (d->mtp_loss_scale > 0 ? d->mtp_loss_scale : RECIPE_MTP_LOSS_SCALE) / (double)d->mtp_layers;
-}
-
 struct tensor head_step(struct block *k, struct head_units u, const struct block_tokens *tokens, struct tensor x,
                         struct tensor statistics, struct tensor losses)
 {
     const struct block_sizes z = block_sizes(k);
+    const struct model_dims *d = &k->layout->model->dims;
+    const double mtp_scale = d->mtp_loss_scale > 0 ? d->mtp_loss_scale : RECIPE_MTP_LOSS_SCALE;
     const struct unit_buffers *out = output_unit(k, u);
     const bool gradient = u.own->grads >= 0;
     const int64_t pieces = MAX(1, MIN(k->loss_chunks, z.n)), rows = (z.n + pieces - 1) / pieces;
@@ -818,7 +774,8 @@ struct tensor head_step(struct block *k, struct head_units u, const struct block
                         .out = *out,
                         .statistics = statistics,
                         .losses = losses,
-                        .factor = tokens->module > 0 ? mtp_factor(k) : 1};
+                        /* each module has an equal share of the weight that all modules' losses have */
+                        .factor = tokens->module > 0 ? mtp_scale / (double)d->mtp_layers : 1};
 
     titan_assert(rows >= 1 && pieces * rows >= z.n);
     scale_logits(k, head.xn);

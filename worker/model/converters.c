@@ -64,24 +64,13 @@ static bool is_filtered(const char *filter, const struct model_tensor *t)
     return false;
 }
 
-/* Compares the sides of a matrix with torchao's thresholds. torchao's K is the number of outputs. */
-static bool is_small(const struct recipe *r, const struct model_tensor *t)
-{
-    const int64_t k = t->shape[0], n = t->shape[1];
-
-    if (!recipe_filters_float8(r, "auto_filter_small_kn"))
-        return false;
-    if (strcmp(r->float8.recipe_name, "tensorwise") == 0)
-        return k <= 4096 && n <= 1024;
-    return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
-}
-
 titan_status converters_open(const struct recipe *r, const struct model *model, struct converters **ret,
                              struct titan_error *err)
 {
     const bool mx = r->model.mxfp8;
     const char *filter = mx ? r->mx.filter_fqns : r->float8.filter_fqns;
     const struct float8_recipe *how = float8_recipes;
+    const bool large_only = !mx && recipe_filters_float8(r, "auto_filter_small_kn");
 
     *ret = NULL;
     titan_assert(!mx || !r->model.float8);
@@ -98,8 +87,13 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
         const int64_t step = mx ? MX_BLOCK : 16; /* sides must be multiples of this */
-        const bool fits = t->shape[0] % step == 0 && t->shape[1] % step == 0;
-        c->converted[i] = is_linear_layer(t) && fits && !is_filtered(filter, t) && (mx || !is_small(r, t));
+        const int64_t outputs = t->shape[0], inputs = t->shape[1];
+        const bool fits = outputs % step == 0 && inputs % step == 0;
+        /* torchao's thresholds; its K is the number of outputs */
+        const bool small = how == float8_recipes
+                               ? outputs <= 4096 && inputs <= 1024
+                               : inputs <= 2048 || outputs <= 1024 || (inputs <= 4096 && outputs <= 2048);
+        c->converted[i] = is_linear_layer(t) && fits && !is_filtered(filter, t) && !(large_only && small);
     }
     *ret = c;
     return TITAN_OK;

@@ -28,26 +28,6 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns the rows of one round: the most rows that a rank's experts can get, or fewer if block.expert_parallel_room
- * has room for fewer. A full round may leave up to EXPERT_SPLIT - 1 rows free. */
-static int64_t round_rows_of(const struct block *k, int ep, int64_t rows, int64_t most)
-{
-    titan_assert(ep >= 1 && rows >= 0 && most >= 0);
-    if (ep == 1 || k->expert_parallel_room <= 0)
-        return most;
-    const int64_t least = MAX(2 * EXPERT_SPLIT, ceil_div(most, ROUNDS_MAX) + EXPERT_SPLIT - 1);
-    return MIN(most, MAX(least, (int64_t)ceil(k->expert_parallel_room * (double)rows)));
-}
-
-/* Returns the most rows that one expert takes from n tokens. Each token chooses top_k of e experts. */
-static int64_t capacity_of(const struct block *k, int64_t n, int64_t top_k, int64_t e)
-{
-    titan_assert(n >= 0 && e > 0);
-    if (k->expert_capacity <= 0)
-        return n;
-    return MIN(n, MAX(1, (int64_t)ceil(k->expert_capacity * (double)(n * top_k) / (double)e)));
-}
-
 static uint32_t order_flags(const struct block *k)
 {
     return k->by_rank ? OP_BY_RANK : 0;
@@ -60,9 +40,19 @@ static struct sizes sizes_of(const struct block *k)
     const int64_t ns = cut > 1 ? block_tokens_local(k) : block_tokens_sharded(k), here = d->n_experts / ep;
 
     titan_assert(d->n_experts > 0 && d->n_experts % ep == 0 && d->moe_hidden % cut == 0);
-    const int64_t each = capacity_of(k, ns, d->top_k, d->n_experts);
+    /* the most rows that one expert takes from ns tokens, each of which chooses top_k experts */
+    int64_t each = ns;
+    if (k->expert_capacity > 0)
+        each = MIN(ns, MAX(1, (int64_t)ceil(k->expert_capacity * (double)(ns * d->top_k) / (double)d->n_experts)));
     const int64_t rows = MIN(ns * d->top_k, d->n_experts * each);
-    const int64_t most = ep * MIN(ns * MIN(d->top_k, here), here * each), round_rows = round_rows_of(k, ep, rows, most);
+    /* The rows of one round: the most rows that a rank's experts can get, or fewer if block.expert_parallel_room has
+     * room for fewer. A full round may leave up to EXPERT_SPLIT - 1 rows free. */
+    const int64_t most = ep * MIN(ns * MIN(d->top_k, here), here * each);
+    int64_t round_rows = most;
+    if (ep > 1 && k->expert_parallel_room > 0) {
+        const int64_t least = MAX(2 * EXPERT_SPLIT, ceil_div(most, ROUNDS_MAX) + EXPERT_SPLIT - 1);
+        round_rows = MIN(most, MAX(least, (int64_t)ceil(k->expert_parallel_room * (double)rows)));
+    }
     return (struct sizes){.ep = ep,
                           .cut = cut > 1,
                           .ns = ns,
@@ -196,36 +186,6 @@ static struct round round_of(struct block *k, const struct layer_saved *saved, s
     return r;
 }
 
-/* Returns the first round with the tables that forward kept. The tables of later rounds are computed again. */
-static struct round first_round(struct block *k, const struct layer_saved *saved)
-{
-    const struct sizes z = sizes_of(k);
-    const struct tensor *s = saved->t;
-
-    return (struct round){.expected = z.rows,
-                          .sent = s[z.rounds > 1 ? SAVED_RANK_COUNTS_SENT : SAVED_RANK_COUNTS],
-                          .received = s[SAVED_RANK_COUNTS_HERE],
-                          .place_sent = s[SAVED_PLACE_SENT],
-                          .origin = s[SAVED_ORIGIN],
-                          .place_here = s[SAVED_PLACE_HERE],
-                          .counts = s[z.ep > 1 ? SAVED_COUNTS_HERE : SAVED_COUNTS]};
-}
-
-static void keep_round(struct layer_saved *saved, const struct round *r)
-{
-    struct tensor *s = saved->t;
-
-    titan_assert(r->number == 0);
-    s[SAVED_RANK_COUNTS_HERE] = r->received;
-    s[SAVED_PLACE_HERE] = r->place_here;
-    s[SAVED_COUNTS_HERE] = r->counts;
-    if (tensor_exists(r->origin)) {
-        s[SAVED_RANK_COUNTS_SENT] = r->sent;
-        s[SAVED_PLACE_SENT] = r->place_sent;
-        s[SAVED_ORIGIN] = r->origin;
-    }
-}
-
 /* Sends this round's part of rows (Ns*top_k,C), sorted by expert, to the experts' ranks. Returns (R,C), sorted by the
  * experts there. */
 static struct tensor exchange(struct block *k, enum buffer_kind kind, const char *name, const struct round *r,
@@ -335,8 +295,16 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
             s[SAVED_ROWS] = x.rows;
             s[SAVED_ROWS_GU] = x.gu;
             s[SAVED_ROWS_ACT] = x.act;
-            if (z.ep > 1)
-                keep_round(saved, &r);
+            if (z.ep > 1) {
+                s[SAVED_RANK_COUNTS_HERE] = r.received;
+                s[SAVED_PLACE_HERE] = r.place_here;
+                s[SAVED_COUNTS_HERE] = r.counts;
+            }
+            if (z.ep > 1 && z.rounds > 1) {
+                s[SAVED_RANK_COUNTS_SENT] = r.sent;
+                s[SAVED_PLACE_SENT] = r.place_sent;
+                s[SAVED_ORIGIN] = r.origin;
+            }
         }
     }
     /* y (Ns,C). If experts are cut, this rank has a part of each sum. */
@@ -361,11 +329,18 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
 static struct round recompute_round(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                                     int64_t number, struct tensor rows, struct pass *ret)
 {
+    const struct sizes z = sizes_of(k);
     const struct tensor *s = saved->t;
 
-    if (number == 0) {
+    if (number == 0) { /* forward kept the tables of the first round */
         *ret = (struct pass){.rows = s[SAVED_ROWS], .gu = s[SAVED_ROWS_GU], .act = s[SAVED_ROWS_ACT]};
-        return first_round(k, saved);
+        return (struct round){.expected = z.rows,
+                              .sent = s[z.rounds > 1 ? SAVED_RANK_COUNTS_SENT : SAVED_RANK_COUNTS],
+                              .received = s[SAVED_RANK_COUNTS_HERE],
+                              .place_sent = s[SAVED_PLACE_SENT],
+                              .origin = s[SAVED_ORIGIN],
+                              .place_here = s[SAVED_PLACE_HERE],
+                              .counts = s[z.ep > 1 ? SAVED_COUNTS_HERE : SAVED_COUNTS]};
     }
     const struct round r = round_of(k, saved, s[SAVED_RECEIVED], number);
     *ret = run_experts(k, u, &r, exchange(k, BUF_ACTIVATION, "rows", &r, rows));

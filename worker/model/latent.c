@@ -73,13 +73,14 @@ static struct tensor norm_latent(struct block *k, const char *name, struct tenso
     return out;
 }
 
-static void project_queries(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                            struct layer_saved *saved)
+void latent_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                    struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
     const struct widths w = widths_of(k);
     struct tensor *s = saved->t;
 
+    /* queries */
     s[SAVED_Q] = block_new(k, BUF_ACTIVATION, "q", z.n, z.hd);
     if (w.q_rank == 0) {
         block_linear(k, u, ROLE_WQ, 1, s[SAVED_Q], s[SAVED_XN1]);
@@ -91,33 +92,10 @@ static void project_queries(struct block *k, const struct unit_buffers *u, const
         block_linear(k, u, ROLE_WQ_B, 1, s[SAVED_Q], s[SAVED_Q_LATENT_NORMED]);
     }
     rotate_heads(k, tokens, s[SAVED_Q], false);
-}
 
-/* Keys and values that travel over cp lie side by side in one buffer. */
-static void join_keys_and_values(struct block *k, struct layer_saved *saved)
-{
-    const struct block_sizes z = block_sizes(k);
-    struct tensor *s = saved->t;
-
-    if (z.cp == 1)
-        return;
-    s[SAVED_KV] = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
-    const struct tensor keys = tensor_cols(s[SAVED_KV], 0, z.kd), values = tensor_cols(s[SAVED_KV], z.kd, z.vd);
-    emit_copy(k->e, keys, s[SAVED_K]);
-    emit_copy(k->e, values, s[SAVED_V]);
-    s[SAVED_K] = keys;
-    s[SAVED_V] = values;
-}
-
-static void project_keys_and_values(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                                    struct layer_saved *saved)
-{
-    const struct block_sizes z = block_sizes(k);
-    const struct widths w = widths_of(k);
+    /* the latent vector of keys and values, and the key that all heads share */
     const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1);
     const uint32_t converted = block_converted(k, u, ROLE_WKV_A, LINEAR_FORWARD);
-    struct tensor *s = saved->t;
-
     s[SAVED_KV_LATENT] = block_new(k, BUF_ACTIVATION, "kv_latent", z.n, w.kv_rank);
     block_product(k, s[SAVED_KV_LATENT], s[SAVED_XN1], latent_rows(k, wkv_a), OP_TB | converted);
     const struct tensor k_rope = block_new(k, BUF_ACTIVATION, "k_rope", z.n, w.rope);
@@ -125,7 +103,8 @@ static void project_keys_and_values(struct block *k, const struct unit_buffers *
     rotate(k, tokens, k_rope, false);
     s[SAVED_KV_LATENT_NORMED] = norm_latent(k, "kv_latent_normed", s[SAVED_KV_LATENT],
                                             block_param(k, u, ROLE_KV_NORM, 1), &s[SAVED_KV_LATENT_RSTD]);
-    /* (N,H*(nope+v)) */
+
+    /* keys and values from kv_b (N,H*(nope+v)) */
     const struct tensor kv_b = block_new(k, BUF_ACTIVATION, "kv_b", z.n, z.h * (w.nope + w.v));
     block_linear(k, u, ROLE_WKV_B, 1, kv_b, s[SAVED_KV_LATENT_NORMED]);
     s[SAVED_K] = block_new(k, BUF_ACTIVATION, "k", z.n, z.kd);
@@ -133,14 +112,14 @@ static void project_keys_and_values(struct block *k, const struct unit_buffers *
     emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, w.nope, w.rope), k_rope);
     s[SAVED_V] = block_new(k, BUF_ACTIVATION, "v", z.n, z.vd);
     emit_copy(k->e, part_of_heads(s[SAVED_V], w.v, 0, w.v), part_of_heads(kv_b, w.nope + w.v, w.nope, w.v));
-    join_keys_and_values(k, saved);
-}
-
-void latent_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                    struct layer_saved *saved)
-{
-    project_queries(k, u, tokens, saved);
-    project_keys_and_values(k, u, tokens, saved);
+    if (z.cp > 1) { /* what travels over cp lies side by side in one buffer */
+        s[SAVED_KV] = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
+        const struct tensor keys = tensor_cols(s[SAVED_KV], 0, z.kd), values = tensor_cols(s[SAVED_KV], z.kd, z.vd);
+        emit_copy(k->e, keys, s[SAVED_K]);
+        emit_copy(k->e, values, s[SAVED_V]);
+        s[SAVED_K] = keys;
+        s[SAVED_V] = values;
+    }
     attention_scores(k, tokens, saved);
 }
 
@@ -156,75 +135,51 @@ static struct tensor norm_latent_dgrad(struct block *k, const char *name, struct
     return dx;
 }
 
-/* From BACK_DQ (N,H*D), rotated back, computes dxn (N,C). Overwrites dxn. */
-static void queries_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                          struct tensor dxn, struct layer_back *back)
-{
-    const struct widths w = widths_of(k);
-    const struct tensor *s = saved->t;
-    struct tensor *g = back->t;
-
-    if (w.q_rank == 0) {
-        block_linear_dgrad(k, u, ROLE_WQ, 1, dxn, g[BACK_DQ]);
-        return;
-    }
-    g[BACK_DQ_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dq_latent_normed", dxn.rows, w.q_rank);
-    block_linear_dgrad(k, u, ROLE_WQ_B, 1, g[BACK_DQ_LATENT_NORMED], g[BACK_DQ]);
-    g[BACK_DQ_LATENT] = norm_latent_dgrad(k, "dq_latent", g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
-                                          block_param(k, u, ROLE_Q_NORM, 1), s[SAVED_Q_LATENT_RSTD]);
-    block_linear_dgrad(k, u, ROLE_WQ_A, 1, dxn, g[BACK_DQ_LATENT]);
-}
-
-/* Gradients of keys (N,H*D) and values (N,H*Dv) -> BACK_DKV_B, BACK_DK_ROPE. The gradient of the shared key is the sum
- * over all heads. */
-static void split_keys_and_values(struct block *k, const struct block_tokens *tokens, struct tensor dk,
-                                  struct tensor dv, struct layer_back *back)
+struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                           const struct layer_saved *saved, struct tensor dattn, struct layer_back *back)
 {
     const struct block_sizes z = block_sizes(k);
     const struct widths w = widths_of(k);
+    const struct tensor *s = saved->t;
     struct tensor *g = back->t;
+    const struct attention_grads out = {.q = block_new(k, BUF_DACTIVATION, "dq", z.n, z.hd),
+                                        .k = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd),
+                                        .v = block_new(k, BUF_DACTIVATION, "dv", z.n, z.vd)};
 
+    g[BACK_DQ] = out.q;
+    attention_scores_dgrad(k, tokens, saved, dattn, &out);
+    rotate_heads(k, tokens, out.q, true);
+
+    /* The gradients of keys (N,H*D) and values (N,H*Dv). That of the shared key is the sum over all heads. */
     g[BACK_DK_ROPE] = block_new(k, BUF_DACTIVATION, "dk_rope", z.n, w.rope);
     EMIT(k->e, zero, g[BACK_DK_ROPE]);
-    EMIT(k->e, add_2d, g[BACK_DK_ROPE], part_of_heads(dk, z.d, w.nope, w.rope));
+    EMIT(k->e, add_2d, g[BACK_DK_ROPE], part_of_heads(out.k, z.d, w.nope, w.rope));
     rotate(k, tokens, g[BACK_DK_ROPE], true);
     g[BACK_DKV_B] = block_new(k, BUF_DACTIVATION, "dkv_b", z.n, z.h * (w.nope + w.v));
-    emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, 0, w.nope), part_of_heads(dk, z.d, 0, w.nope));
-    emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, w.nope, w.v), part_of_heads(dv, w.v, 0, w.v));
-}
+    emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, 0, w.nope), part_of_heads(out.k, z.d, 0, w.nope));
+    emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, w.nope, w.v), part_of_heads(out.v, w.v, 0, w.v));
 
-/* Adds the gradient through keys and values to dxn (N,C). */
-static void keys_and_values_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                                  struct tensor dxn, struct layer_back *back)
-{
-    const struct widths w = widths_of(k);
-    const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1), *s = saved->t;
+    /* dxn (N,C), written by the gradient through queries */
+    const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", z.n, z.c);
+    if (w.q_rank == 0) {
+        block_linear_dgrad(k, u, ROLE_WQ, 1, dxn, g[BACK_DQ]);
+    } else {
+        g[BACK_DQ_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dq_latent_normed", dxn.rows, w.q_rank);
+        block_linear_dgrad(k, u, ROLE_WQ_B, 1, g[BACK_DQ_LATENT_NORMED], g[BACK_DQ]);
+        g[BACK_DQ_LATENT] = norm_latent_dgrad(k, "dq_latent", g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
+                                              block_param(k, u, ROLE_Q_NORM, 1), s[SAVED_Q_LATENT_RSTD]);
+        block_linear_dgrad(k, u, ROLE_WQ_A, 1, dxn, g[BACK_DQ_LATENT]);
+    }
+
+    /* the gradient through keys and values is added */
+    const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1);
     const uint32_t converted = block_converted(k, u, ROLE_WKV_A, LINEAR_DGRAD);
-    struct tensor *g = back->t;
-
     g[BACK_DKV_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dkv_latent_normed", dxn.rows, w.kv_rank);
     block_linear_dgrad(k, u, ROLE_WKV_B, 1, g[BACK_DKV_LATENT_NORMED], g[BACK_DKV_B]);
     g[BACK_DKV_LATENT] = norm_latent_dgrad(k, "dkv_latent", g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
                                            block_param(k, u, ROLE_KV_NORM, 1), s[SAVED_KV_LATENT_RSTD]);
     block_product(k, dxn, g[BACK_DKV_LATENT], latent_rows(k, wkv_a), OP_ADD_TO | converted);
     block_product(k, dxn, g[BACK_DK_ROPE], rope_rows(k, wkv_a), OP_ADD_TO | converted);
-}
-
-struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                           const struct layer_saved *saved, struct tensor dattn, struct layer_back *back)
-{
-    const struct block_sizes z = block_sizes(k);
-    const struct attention_grads out = {.q = block_new(k, BUF_DACTIVATION, "dq", z.n, z.hd),
-                                        .k = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd),
-                                        .v = block_new(k, BUF_DACTIVATION, "dv", z.n, z.vd)};
-
-    back->t[BACK_DQ] = out.q;
-    attention_scores_dgrad(k, tokens, saved, dattn, &out);
-    rotate_heads(k, tokens, out.q, true);
-    split_keys_and_values(k, tokens, out.k, out.v, back);
-    const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", z.n, z.c);
-    queries_dgrad(k, u, saved, dxn, back);
-    keys_and_values_dgrad(k, u, saved, dxn, back);
     return dxn;
 }
 
