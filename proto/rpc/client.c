@@ -44,14 +44,13 @@ struct rpc_stream {
     void *data;
 
     struct rpc_out out;
-    grpc_byte_buffer *out_now; /* the message in the batch of send_tag */
     grpc_metadata header;
     grpc_metadata_array headers, trailers;
     grpc_status_code code;
     grpc_slice details;
     grpc_byte_buffer *incoming;
 
-    bool sent_headers, sending, close_send, closed_send;
+    bool close_send, closed_send;
     bool received_all, has_status, over;
     bool cancelled; /* by this side */
     bool bad_message;
@@ -80,26 +79,13 @@ static bool is_local(const char *target)
 
 /* --- statuses ----------------------------------------------------------------------------------------------------- */
 
-static titan_status trailer_status(const grpc_metadata_array *trailers, int grpc_code)
+static titan_status outcome(const struct rpc_stream *stream, struct titan_error *err)
 {
     static const titan_status all[] = {
 #define X(name, value, text, grpc, code) TITAN_##name,
         TITAN_STATUS_MAP(X)
 #undef X
     };
-    for (size_t i = 0; i < trailers->count; i++) {
-        if (grpc_slice_str_cmp(trailers->metadata[i].key, RPC_STATUS_TRAILER) != 0)
-            continue;
-        for (size_t k = 0; k < ARRAY_SIZE(all); k++)
-            if (grpc_slice_str_cmp(trailers->metadata[i].value, titan_status_name(all[k])) == 0 &&
-                titan_status_grpc(all[k]) == grpc_code)
-                return all[k];
-    }
-    return TITAN_OK;
-}
-
-static titan_status outcome(const struct rpc_stream *stream, struct titan_error *err)
-{
     const grpc_status_code code = stream->code;
     const grpc_slice details = stream->details;
     const char *what = stream->path, *target = stream->target;
@@ -121,10 +107,13 @@ static titan_status outcome(const struct rpc_stream *stream, struct titan_error 
         if ((unsigned char)text[i] < 0x20)
             text[i] = ' ';
 
-    titan_status status = trailer_status(&stream->trailers, (int)code);
-    if (status != TITAN_OK) /* the message is Titan's own */
-        return titan_fail(err, status, "%s", text[0] ? text : titan_status_text(status));
-    status = titan_status_from_grpc((int)code);
+    for (size_t i = 0; i < stream->trailers.count; i++) {
+        const grpc_metadata *m = &stream->trailers.metadata[i];
+        for (size_t k = 0; grpc_slice_str_cmp(m->key, RPC_STATUS_TRAILER) == 0 && k < ARRAY_SIZE(all); k++)
+            if (grpc_slice_str_cmp(m->value, titan_status_name(all[k])) == 0 && titan_status_grpc(all[k]) == (int)code)
+                return titan_fail(err, all[k], "%s", text[0] ? text : titan_status_text(all[k])); /* Titan's own text */
+    }
+    const titan_status status = titan_status_from_grpc((int)code);
     /* This side has not cancelled the call, and the answer lacks Titan's status: a stopping server drops late calls. */
     if (code == GRPC_STATUS_CANCELLED)
         return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__,
@@ -303,29 +292,18 @@ static void batch(struct rpc_stream *stream, const grpc_op *ops, size_t n, struc
 
 static void stream_pump(struct rpc_stream *stream)
 {
-    if (stream->sending || stream->over || stream->closed_send)
+    if (stream->out.sending || stream->over || stream->closed_send)
         return;
     const char *authorization = stream->client->authorization;
     grpc_op ops[3] = {0};
-    size_t n = 0;
-    if (!stream->sent_headers) {
-        ops[n].op = GRPC_OP_SEND_INITIAL_METADATA;
-        if (authorization) {
-            stream->header = (grpc_metadata){
-                .key = grpc_slice_from_static_string("authorization"),
-                .value = grpc_slice_from_static_string(authorization), /* the text outlives the call */
-            };
-            ops[n].data.send_initial_metadata.count = 1;
-            ops[n].data.send_initial_metadata.metadata = &stream->header;
-        }
-        n++;
-        stream->sent_headers = true;
-    }
-    if (stream->out.first) {
-        stream->out_now = rpc_out_take(&stream->out);
-        ops[n].op = GRPC_OP_SEND_MESSAGE;
-        ops[n].flags = stream->out.first ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
-        ops[n++].data.send_message.send_message = stream->out_now;
+    size_t n = rpc_out_ops(&stream->out, ops);
+    if (n > 0 && ops[0].op == GRPC_OP_SEND_INITIAL_METADATA && authorization) {
+        stream->header = (grpc_metadata){
+            .key = grpc_slice_from_static_string("authorization"),
+            .value = grpc_slice_from_static_string(authorization), /* the text outlives the call */
+        };
+        ops[0].data.send_initial_metadata.count = 1;
+        ops[0].data.send_initial_metadata.metadata = &stream->header;
     }
     if (stream->close_send && !stream->out.first) {
         ops[n++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
@@ -333,7 +311,7 @@ static void stream_pump(struct rpc_stream *stream)
     }
     if (n == 0)
         return;
-    stream->sending = true;
+    stream->out.sending = true;
     batch(stream, ops, n, &stream->send_tag);
 }
 
@@ -386,10 +364,7 @@ static void stream_unref(struct rpc_stream *stream)
 static void send_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_stream *stream = tag->owner;
-    titan_assert(stream->sending);
-    stream->sending = false;
-    if (stream->out_now)
-        grpc_byte_buffer_destroy(TAKE(stream->out_now));
+    rpc_out_sent(&stream->out);
     if (ok)
         stream_pump(stream);
     else

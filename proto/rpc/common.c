@@ -114,8 +114,7 @@ static void queue_closed(uv_handle_t *handle)
 {
     struct rpc_queue *queue = handle->data;
     pthread_mutex_destroy(&queue->lock);
-    if (queue->done)
-        queue->done(queue->data);
+    queue->done(queue->data);
 }
 
 static void run_tag(struct rpc_tag *tag)
@@ -241,7 +240,7 @@ titan_status rpc_out_append(struct rpc_out *out, grpc_byte_buffer *buffer)
     return TITAN_OK;
 }
 
-grpc_byte_buffer *rpc_out_take(struct rpc_out *out)
+static grpc_byte_buffer *out_take(struct rpc_out *out)
 {
     struct rpc_message *message = out->first;
     grpc_byte_buffer *buffer = message->buffer;
@@ -258,8 +257,32 @@ grpc_byte_buffer *rpc_out_take(struct rpc_out *out)
 void rpc_out_clear(struct rpc_out *out)
 {
     while (out->first)
-        grpc_byte_buffer_destroy(rpc_out_take(out));
+        grpc_byte_buffer_destroy(out_take(out));
     out->last = &out->first;
+}
+
+size_t rpc_out_ops(struct rpc_out *out, grpc_op ops[2])
+{
+    size_t n = 0;
+    titan_assert(!out->sending && !out->now);
+    if (!out->sent_headers)
+        ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    out->sent_headers = true;
+    if (out->first) {
+        out->now = out_take(out);
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
+        ops[n].flags = out->first ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
+        ops[n++].data.send_message.send_message = out->now;
+    }
+    return n;
+}
+
+void rpc_out_sent(struct rpc_out *out)
+{
+    titan_assert(out->sending);
+    out->sending = false;
+    if (out->now)
+        grpc_byte_buffer_destroy(TAKE(out->now));
 }
 
 static void *budget_alloc(void *data, size_t size)
@@ -369,7 +392,8 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
 
 grpc_arg rpc_arg_int(const char *key, uint32_t value)
 {
-    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = (int)value};
+    const int most = (int)MIN(value, (uint32_t)INT32_MAX);
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = most};
 }
 
 void rpc_batch(grpc_call *call, const grpc_op *ops, size_t n, void *tag)

@@ -56,16 +56,21 @@ void rpc_library_leave(void);
 
 /* The caller owns the result. Never NULL: without memory for a message the process ends. */
 grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message);
-/* Messages that wait to be sent. */
+/* What one side of a call sends. */
 struct rpc_out {
-    struct rpc_message *first, **last;
+    struct rpc_message *first, **last; /* messages that wait */
     uint32_t n;
     size_t bytes;
+    grpc_byte_buffer *now; /* the message of the batch in flight */
+    bool sending;          /* a batch is in flight */
+    bool sent_headers;     /* sent, or in flight */
 };
-void rpc_out_clear(struct rpc_out *out); /* also initialises a zeroed struct */
+void rpc_out_clear(struct rpc_out *out); /* drops messages that wait; also initialises a zeroed struct */
 /* Takes ownership of the buffer, also on failure (TITAN_ENOMEM). */
 titan_status rpc_out_append(struct rpc_out *out, grpc_byte_buffer *buffer) TITAN_MUST_USE;
-grpc_byte_buffer *rpc_out_take(struct rpc_out *out); /* takes the first message; the caller owns it */
+/* Fills zeroed operations of the next batch: headers, once, and the next message. Returns their number. */
+size_t rpc_out_ops(struct rpc_out *out, grpc_op ops[2]);
+void rpc_out_sent(struct rpc_out *out); /* the batch is over */
 
 /* Decodes into at most budget bytes of objects; strings must be UTF-8 without NUL. buffer is borrowed. The caller owns
  * *ret: protobuf_c_message_free_unpacked(m, NULL). TITAN_EINVAL: the bytes are no such message. */

@@ -113,17 +113,15 @@ struct rpc_call {
     int cancelled;
     uint64_t opened_ms; /* loop's clock */
 
-    bool begun;        /* its first message has arrived */
-    bool opened;       /* known to the handler */
-    bool over;         /* no further exchange with the handler */
-    bool sent_headers; /* sent, or in flight */
-    bool sending, receiving, recv_held;
+    bool begun;  /* its first message has arrived */
+    bool opened; /* known to the handler */
+    bool over;   /* no further exchange with the handler */
+    bool receiving, recv_held;
     bool finishing; /* status is set; sent after the queue */
     bool finished;  /* status is in flight, or the stream is broken */
     bool want_drain;
 
     struct rpc_out out;
-    grpc_byte_buffer *out_now; /* the message in the batch of send_tag */
     titan_status status;
     grpc_slice status_text;
 
@@ -378,19 +376,27 @@ static void identify(const struct connection *c, struct rpc_identity *ret)
     *ret = atomic_load(&c->proxy.identified) ? c->proxy.identity : c->identity;
 }
 
-static void call_begin(struct rpc_call *call)
+/* A call has taken the slot. */
+static void request_tag(struct rpc_tag *tag, bool ok)
 {
+    struct rpc_call *call = tag->owner;
+    struct connection *c = call->connection;
     struct rpc_server *server = call->server;
     const struct rpc_server_options *options = &server->options;
-    const grpc_slice path = call->details.method;
     const struct endpoint *endpoint = server->endpoints;
     struct titan_error err;
     const char *beyond;
-    while (endpoint->method.path && grpc_slice_str_cmp(path, endpoint->method.path) != 0)
+    if (!ok) {
+        call->call = NULL;
+        call_unref(call);
+        return;
+    }
+    slot_offer(c);
+    while (endpoint->method.path && grpc_slice_str_cmp(call->details.method, endpoint->method.path) != 0)
         endpoint++;
     call->endpoint = endpoint;
     call->recv_tag.costly = endpoint->method.costly;
-    identify(call->connection, &call->identity);
+    identify(c, &call->identity);
     LIST_INSERT_HEAD(&server->open, call, link);
 
     const grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &call->cancelled};
@@ -398,7 +404,7 @@ static void call_begin(struct rpc_call *call)
 
     if (!endpoint->method.path) {
         rpc_call_finish(call, TITAN_EUNSUPPORTED, "no such method");
-    } else if (call->connection->shutting) {
+    } else if (c->shutting) {
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
     } else if (!endpoint->own && options->authorize &&
                options->authorize(call, &endpoint->method, endpoint->data, &err) != TITAN_OK) {
@@ -414,22 +420,11 @@ static void call_begin(struct rpc_call *call)
         if (!uv_is_active((uv_handle_t *)&server->timer) || uv_timer_get_repeat(&server->timer) > look_ms)
             (void)uv_timer_start(&server->timer, look_for_late, look_ms, look_ms);
     }
-}
 
-static void request_tag(struct rpc_tag *tag, bool ok)
-{
-    struct rpc_call *call = tag->owner;
-    struct connection *c = call->connection;
-    if (ok) {
+    /* A connection with rights gets more slots as it makes calls. */
+    if (!call->finishing && !endpoint->own && c->n_slots < SLOTS_MOST) {
+        c->n_slots++;
         slot_offer(c);
-        call_begin(call);
-        /* A connection with rights gets more slots as it makes calls. */
-        if (!call->finishing && !call->endpoint->own && c->n_slots < SLOTS_MOST) {
-            c->n_slots++;
-            slot_offer(c);
-        }
-    } else {
-        call->call = NULL;
     }
     call_unref(call);
 }
@@ -439,21 +434,11 @@ static void request_tag(struct rpc_tag *tag, bool ok)
 /* Starts the next batch if none is in flight and something is due. */
 static void pump(struct rpc_call *call)
 {
-    if (call->sending || call->finished || call->over || (!call->out.first && !call->finishing))
+    if (call->out.sending || call->finished || call->over || (!call->out.first && !call->finishing))
         return;
     grpc_op ops[3] = {0};
-    size_t n = 0;
+    size_t n = rpc_out_ops(&call->out, ops);
     grpc_metadata trailer;
-    if (!call->sent_headers) {
-        ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
-        call->sent_headers = true;
-    }
-    if (call->out.first) {
-        call->out_now = rpc_out_take(&call->out);
-        ops[n].op = GRPC_OP_SEND_MESSAGE;
-        ops[n].flags = call->out.first ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
-        ops[n++].data.send_message.send_message = call->out_now;
-    }
     if (call->finishing && !call->out.first) {
         call->finished = true;
         ops[n].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
@@ -468,17 +453,14 @@ static void pump(struct rpc_call *call)
         n++;
     }
     titan_assert(n > 0 && n <= ARRAY_SIZE(ops));
-    call->sending = true;
+    call->out.sending = true;
     batch(call, ops, n, &call->send_tag);
 }
 
 static void send_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
-    titan_assert(call->sending);
-    call->sending = false;
-    if (call->out_now)
-        grpc_byte_buffer_destroy(TAKE(call->out_now));
+    rpc_out_sent(&call->out);
     if (!ok) {
         /* The stream is broken; close_tag will follow. */
         call->finishing = call->finished = true;
@@ -868,11 +850,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_server_options *o
     DEFAULT(max_user_message_bytes, o->max_message_bytes);
     DEFAULT(memory_bytes, 64 << 20);
 #undef DEFAULT
-    /* gRPC takes these as int. */
-    o->max_message_bytes = MIN(o->max_message_bytes, (uint32_t)INT32_MAX);
     o->max_user_message_bytes = MIN(o->max_user_message_bytes, o->max_message_bytes);
-    o->idle_ms = MIN(o->idle_ms, (uint32_t)INT32_MAX);
-    o->tcp_idle_ms = MIN(o->tcp_idle_ms, (uint32_t)INT32_MAX);
     server->tenants.options = o;
     server->listeners = (struct rpc_listeners){.spare_fd = -1, .accepted = connection_accepted, .data = server};
     server->services = (struct rpc_services){.methods = o->methods, .n = n};

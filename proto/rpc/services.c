@@ -161,92 +161,88 @@ typedef Grpc__Reflection__V1alpha__ServiceResponse service_response;
 
 enum { NOT_FOUND = 5, UNIMPLEMENTED = 12 };
 
-static void send_error(struct rpc_call *call, reflection_response *response, int code, const char *text)
-{
-    Grpc__Reflection__V1alpha__ErrorResponse error = GRPC__REFLECTION__V1ALPHA__ERROR_RESPONSE__INIT;
-    error.error_code = code;
-    error.error_message = (char *)(uintptr_t)text;
-    response->message_response_case = RESPONSE(ERROR_RESPONSE);
-    response->error_response = &error;
-    (void)!rpc_call_send(call, &response->base);
-    response->error_response = NULL; /* error goes out of scope */
-}
+enum { SERVICES_MAX = 32, SERVICE_NAME = 128 };
 
-static void send_file(struct rpc_call *call, reflection_response *response, struct rpc_wire file)
+/* Names the server's services, once each; returns their number. */
+static size_t list_services(const struct rpc_services *own, char names[SERVICES_MAX][SERVICE_NAME])
 {
-    if (!file.at)
-        return send_error(call, response, NOT_FOUND, "not found");
-    ProtobufCBinaryData one = {(size_t)(file.end - file.at), (uint8_t *)(uintptr_t)file.at};
-    Grpc__Reflection__V1alpha__FileDescriptorResponse files = GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
-    files.n_file_descriptor_proto = 1;
-    files.file_descriptor_proto = &one;
-    response->message_response_case = RESPONSE(FILE_DESCRIPTOR_RESPONSE);
-    response->file_descriptor_response = &files;
-    (void)!rpc_call_send(call, &response->base);
-    response->file_descriptor_response = NULL; /* files goes out of scope */
-}
-
-static void send_services(struct rpc_call *call, reflection_response *response, const struct rpc_services *own)
-{
-    enum { MAX_SERVICES = 32 };
-    char names[MAX_SERVICES][128];
-    service_response services[MAX_SERVICES], *list[MAX_SERVICES];
     size_t n = 0;
-    for (size_t i = 0; i < own->n + RPC_SERVICES_METHODS && n < MAX_SERVICES; i++) {
+    for (size_t i = 0; i < own->n + RPC_SERVICES_METHODS && n < SERVICES_MAX; i++) {
         /* A path is "/pkg.Service/Method"; tables group the methods of a service. */
         const char *path = i < own->n ? own->methods[i].path : rpc_services_methods[i - own->n].path;
         const size_t len = strcspn(path + 1, "/");
-        if (len >= sizeof(names[n]) ||
-            (n > 0 && strncmp(path + 1, names[n - 1], len) == 0 && names[n - 1][len] == '\0'))
+        if (len >= SERVICE_NAME || (n > 0 && strncmp(path + 1, names[n - 1], len) == 0 && names[n - 1][len] == '\0'))
             continue;
         memcpy(names[n], path + 1, len);
-        names[n][len] = '\0';
-        services[n] = (service_response)GRPC__REFLECTION__V1ALPHA__SERVICE_RESPONSE__INIT;
-        services[n].name = names[n];
-        list[n] = &services[n];
-        n++;
+        names[n++][len] = '\0';
     }
-    Grpc__Reflection__V1alpha__ListServiceResponse all = GRPC__REFLECTION__V1ALPHA__LIST_SERVICE_RESPONSE__INIT;
-    all.n_service = n;
-    all.service = list;
-    response->message_response_case = RESPONSE(LIST_SERVICES_RESPONSE);
-    response->list_services_response = &all;
-    (void)!rpc_call_send(call, &response->base);
+    return n;
 }
 
 static void info(struct rpc_call *call, const ProtobufCMessage *message, void *data)
 {
+    const reflection_request *request = (const reflection_request *)message;
+    const struct rpc_wire set = {titan_descriptors, titan_descriptors + titan_descriptors_bytes};
+    struct rpc_wire file = {NULL, NULL};
+    char names[SERVICES_MAX][SERVICE_NAME];
+    service_response services[SERVICES_MAX], *list[SERVICES_MAX];
+    ProtobufCBinaryData one;
+    reflection_response response = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_RESPONSE__INIT;
+    Grpc__Reflection__V1alpha__ErrorResponse error = GRPC__REFLECTION__V1ALPHA__ERROR_RESPONSE__INIT;
+    Grpc__Reflection__V1alpha__FileDescriptorResponse files = GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
+    Grpc__Reflection__V1alpha__ListServiceResponse all = GRPC__REFLECTION__V1ALPHA__LIST_SERVICE_RESPONSE__INIT;
+    Grpc__Reflection__V1alpha__ExtensionNumberResponse none =
+        GRPC__REFLECTION__V1ALPHA__EXTENSION_NUMBER_RESPONSE__INIT;
     if (!message) {
         rpc_call_finish(call, TITAN_OK, NULL);
         return;
     }
-    const reflection_request *request = (const reflection_request *)message;
-    const struct rpc_wire set = {titan_descriptors, titan_descriptors + titan_descriptors_bytes};
-    reflection_response response = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_RESPONSE__INIT;
     response.valid_host = request->host;
     response.original_request = (reflection_request *)(uintptr_t)request;
+    response.message_response_case = RESPONSE(ERROR_RESPONSE);
+    response.error_response = &error;
+    error.error_code = NOT_FOUND;
+    error.error_message = (char *)(uintptr_t) "not found";
     switch (request->message_request_case) {
     case REQUEST(FILE_BY_FILENAME):
-        return send_file(call, &response, rpc_services_file(set, request->file_by_filename));
+        file = rpc_services_file(set, request->file_by_filename);
+        break;
     case REQUEST(FILE_CONTAINING_SYMBOL):
-        return send_file(call, &response, rpc_services_symbol(set, request->file_containing_symbol));
+        file = rpc_services_symbol(set, request->file_containing_symbol);
+        break;
     case REQUEST(LIST_SERVICES):
-        return send_services(call, &response, data);
+        all.n_service = list_services(data, names);
+        all.service = list;
+        for (size_t i = 0; i < all.n_service; i++) {
+            services[i] = (service_response)GRPC__REFLECTION__V1ALPHA__SERVICE_RESPONSE__INIT;
+            services[i].name = names[i];
+            list[i] = &services[i];
+        }
+        response.message_response_case = RESPONSE(LIST_SERVICES_RESPONSE);
+        response.list_services_response = &all;
+        break;
     case REQUEST(FILE_CONTAINING_EXTENSION):
-        return send_error(call, &response, NOT_FOUND, "there are no extensions");
+        error.error_message = (char *)(uintptr_t) "there are no extensions";
+        break;
     case REQUEST(ALL_EXTENSION_NUMBERS_OF_TYPE):
         if (!rpc_services_symbol(set, request->all_extension_numbers_of_type).at)
-            return send_error(call, &response, NOT_FOUND, "not found");
-        Grpc__Reflection__V1alpha__ExtensionNumberResponse none =
-            GRPC__REFLECTION__V1ALPHA__EXTENSION_NUMBER_RESPONSE__INIT;
+            break;
         none.base_type_name = request->all_extension_numbers_of_type;
         response.message_response_case = RESPONSE(ALL_EXTENSION_NUMBERS_RESPONSE);
         response.all_extension_numbers_response = &none;
-        (void)!rpc_call_send(call, &response.base);
-        return;
+        break;
     default:
-        return send_error(call, &response, UNIMPLEMENTED, "unknown kind of request");
+        error.error_code = UNIMPLEMENTED;
+        error.error_message = (char *)(uintptr_t) "unknown kind of request";
     }
+    if (file.at) {
+        one = (ProtobufCBinaryData){(size_t)(file.end - file.at), (uint8_t *)(uintptr_t)file.at};
+        files.n_file_descriptor_proto = 1;
+        files.file_descriptor_proto = &one;
+        response.message_response_case = RESPONSE(FILE_DESCRIPTOR_RESPONSE);
+        response.file_descriptor_response = &files;
+    }
+    (void)!rpc_call_send(call, &response.base);
 }
 
 const struct rpc_method rpc_services_methods[RPC_SERVICES_METHODS] = {
