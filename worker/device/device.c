@@ -72,24 +72,19 @@ static titan_status not_loaded(const char *name, const char *path, struct titan_
     return TITAN_EUNSUPPORTED;
 }
 
-/* Sets how a plug-in's threads wait for each other; libgomp reads this when it is loaded. Workers share cores, so a
- * waiting thread must sleep soon. But a wake-up at each end of an operation is slow on a virtual machine. So a thread
- * spins 1,000 times first: 20 us (AMD) to 45 us (Intel), computed from the processor's pause. */
-static void bound_spinning(void)
-{
-    if (getenv("OMP_WAIT_POLICY"))
-        return;
-    (void)setenv("OMP_WAIT_POLICY", "passive", 0);
-    (void)setenv("GOMP_SPINCOUNT", "1000", 0);
-}
-
 /* Loads and checks the plug-in, without opening a device. */
 static titan_status plugin_load(const char *name, struct device_handle *h, struct titan_error *err)
 {
     titan_assert(name[0] && !h->library);
     char path[PATH_MAX_BYTES];
     TRY(plugin_find(name, path, err));
-    bound_spinning();
+    /* Sets how a plug-in's threads wait for each other; libgomp reads this when it is loaded. Workers share cores, so a
+     * waiting thread must sleep soon. But a wake-up at each end of an operation is slow on a virtual machine. So a
+     * thread spins 1,000 times first: 20 us (AMD) to 45 us (Intel), computed from the processor's pause. */
+    if (!getenv("OMP_WAIT_POLICY")) {
+        (void)setenv("OMP_WAIT_POLICY", "passive", 0);
+        (void)setenv("GOMP_SPINCOUNT", "1000", 0);
+    }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return not_loaded(name, path, err);
@@ -130,15 +125,6 @@ static titan_status open_named(const char *name, const struct device_options *op
     return TITAN_OK;
 }
 
-/* Loading the CUDA libraries takes at least a tenth of a second. Without a driver they are not loaded. */
-static bool has_driver(void)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    if (driver)
-        (void)dlclose(driver);
-    return driver != NULL;
-}
-
 titan_status device_open(const char *name, const struct device_options *options, struct device_handle *ret,
                          struct titan_error *err)
 {
@@ -152,7 +138,11 @@ titan_status device_open(const char *name, const struct device_options *options,
         /* Without a plug-in, a driver or a GPU, "auto" means the CPU. A GPU that exists but fails to open is an
          * error. */
         struct device_handle probe = {0};
-        if (!has_driver() || plugin_load("cuda", &probe, NULL) != TITAN_OK)
+        /* Loading the CUDA libraries takes at least a tenth of a second. Without a driver they are not loaded. */
+        void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+        if (driver)
+            (void)dlclose(driver);
+        if (!driver || plugin_load("cuda", &probe, NULL) != TITAN_OK)
             return open_named("cpu", options, ret, err);
         titan_assert(probe.library);
         dlclose(probe.library);

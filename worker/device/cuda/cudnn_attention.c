@@ -53,25 +53,20 @@ titan_status cudnn_attention_open(int major, struct cudnn_attention **ret, struc
     return TITAN_OK;
 }
 
-static void plan_close(struct cudnn_attention *c, struct shape_plan *p)
-{
-    if (p->plan)
-        (void)c->library.descriptor_destroy(p->plan);
-    if (p->engine)
-        (void)c->library.descriptor_destroy(p->engine);
-    if (p->heuristics)
-        (void)c->library.descriptor_destroy(p->heuristics);
-    cudnn_graph_close(p->graph);
-    free(p);
-}
-
 void cudnn_attention_close(struct cudnn_attention *c)
 {
     if (!c)
         return;
     for (struct shape_plan *p = c->plans, *next; p; p = next) {
         next = p->next;
-        plan_close(c, p);
+        if (p->plan)
+            (void)c->library.descriptor_destroy(p->plan);
+        if (p->engine)
+            (void)c->library.descriptor_destroy(p->engine);
+        if (p->heuristics)
+            (void)c->library.descriptor_destroy(p->heuristics);
+        cudnn_graph_close(p->graph);
+        free(p);
     }
     if (c->handle)
         (void)c->library.destroy(c->handle); /* the library stays loaded: CUDA may still know its kernels */
@@ -169,17 +164,6 @@ static int64_t group_bytes(const struct cudnn_problem *p)
     return p->h / p->kv * t * t * 2;
 }
 
-/* Returns why the gradients are not requested from cuDNN; NULL: they are requested. */
-static const char *refusal(const struct cudnn_attention *c, const struct shape_plan *p)
-{
-    if (p->pass != CUDNN_BACKWARD_REPEATABLE)
-        return NULL;
-    if (c->major != 8 && c->major != 9)
-        return "its gradients are not known to repeat on this GPU";
-    return group_bytes(&p->problem) > ATTENTION_GROUP_PARTS * c->scratch ? "the sequence is too long for its scratch"
-                                                                         : NULL;
-}
-
 /* Returns the shape's plan, made at its first use; NULL: there is no plan. Call it with the lock held. */
 static struct shape_plan *plan_of(struct cudnn_attention *c, const struct cudnn_problem *problem, enum cudnn_pass pass)
 {
@@ -197,9 +181,13 @@ static struct shape_plan *plan_of(struct cudnn_attention *c, const struct cudnn_
     p->pass = pass;
     p->next = c->plans;
     c->plans = p;
-    const char *const why = refusal(c, p);
-    if (why) {
-        report_without_plan(c, p, why);
+    /* gradients that must repeat are not requested from cuDNN where it cannot make them so */
+    if (pass == CUDNN_BACKWARD_REPEATABLE && c->major != 8 && c->major != 9) {
+        report_without_plan(c, p, "its gradients are not known to repeat on this GPU");
+        return NULL;
+    }
+    if (pass == CUDNN_BACKWARD_REPEATABLE && group_bytes(problem) > ATTENTION_GROUP_PARTS * c->scratch) {
+        report_without_plan(c, p, "the sequence is too long for its scratch");
         return NULL;
     }
     if (cudnn_graph_open(&c->library, c->handle, problem, pass, &p->graph, &err) != TITAN_OK) {
@@ -346,26 +334,6 @@ static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *
     return false;
 }
 
-/* The tensors from this sequence and this key head on; z describes the whole problem. */
-static struct attention_args tensors_from(const struct attention_args *x, const struct cudnn_problem *z,
-                                          int64_t sequence, int64_t head)
-{
-    const int64_t row = sequence * z->t, group = z->h / z->kv, query = head * group;
-    struct attention_args ret = *x;
-
-    titan_assert(x->dq && x->dk && x->dv && x->dout);
-    ret.q = (const uint16_t *)x->q + row * x->ldq + query * z->d;
-    ret.k = (const uint16_t *)x->k + row * x->ldk + head * z->d;
-    ret.v = (const uint16_t *)x->v + row * x->ldv + head * z->dv;
-    ret.out = (uint16_t *)x->out + row * x->ldo + query * z->dv;
-    ret.lse = (float *)x->lse + row * z->h + query * z->t;
-    ret.dq = (uint16_t *)x->dq + row * x->lddq + query * z->d;
-    ret.dk = (uint16_t *)x->dk + row * x->lddk + head * z->d;
-    ret.dv = (uint16_t *)x->dv + row * x->lddv + head * z->dv;
-    ret.dout = (const uint16_t *)x->dout + row * x->lddo + query * z->dv;
-    return ret;
-}
-
 /* Runs all parts one after the other, with the same scratch. */
 static bool run_parts(struct cudnn_attention *c, struct stream *s, struct shape_plan *p,
                       const struct cudnn_problem *whole, const struct attention_args *x)
@@ -378,7 +346,18 @@ static bool run_parts(struct cudnn_attention *c, struct stream *s, struct shape_
         return run(c, s, p, x);
     for (int64_t b = 0; b < whole->b && done; b += part.b)
         for (int64_t head = 0; head < whole->kv && done; head += part.kv) {
-            const struct attention_args from = tensors_from(x, whole, b, head);
+            /* the tensors from this sequence and this key head on */
+            const int64_t row = b * whole->t, query = head * (whole->h / whole->kv);
+            struct attention_args from = *x;
+            from.q = (const uint16_t *)x->q + row * x->ldq + query * whole->d;
+            from.k = (const uint16_t *)x->k + row * x->ldk + head * whole->d;
+            from.v = (const uint16_t *)x->v + row * x->ldv + head * whole->dv;
+            from.out = (uint16_t *)x->out + row * x->ldo + query * whole->dv;
+            from.lse = x->lse + row * whole->h + query * whole->t;
+            from.dq = (uint16_t *)x->dq + row * x->lddq + query * whole->d;
+            from.dk = (uint16_t *)x->dk + row * x->lddk + head * whole->d;
+            from.dv = (uint16_t *)x->dv + row * x->lddv + head * whole->dv;
+            from.dout = (const uint16_t *)x->dout + row * x->lddo + query * whole->dv;
             done = run(c, s, p, &from);
         }
     return done;

@@ -21,23 +21,22 @@ static titan_status find(void *handle, const char *name, void *ret, struct titan
     return TITAN_OK;
 }
 
-static titan_status find_all(struct cudnn_library *l, struct titan_error *err)
-{
-    TRY(find(l->handle, "cudnnGetErrorString", &l->error_string, err));
-    TRY(find(l->handle, "cudnnCreate", &l->create, err));
-    TRY(find(l->handle, "cudnnDestroy", &l->destroy, err));
-    TRY(find(l->handle, "cudnnSetStream", &l->set_stream, err));
-    TRY(find(l->handle, "cudnnBackendCreateDescriptor", &l->descriptor_create, err));
-    TRY(find(l->handle, "cudnnBackendDestroyDescriptor", &l->descriptor_destroy, err));
-    TRY(find(l->handle, "cudnnBackendFinalize", &l->finalize, err));
-    TRY(find(l->handle, "cudnnBackendSetAttribute", &l->set, err));
-    TRY(find(l->handle, "cudnnBackendGetAttribute", &l->get, err));
-    return find(l->handle, "cudnnBackendExecute", &l->execute, err);
-}
-
 titan_status cudnn_library_open(struct cudnn_library *ret, const char *path, struct titan_error *err)
 {
     size_t (*get_version)(void) = NULL;
+    const struct {
+        const char *name;
+        void *at;
+    } functions[] = {{"cudnnGetErrorString", &ret->error_string},
+                     {"cudnnCreate", &ret->create},
+                     {"cudnnDestroy", &ret->destroy},
+                     {"cudnnSetStream", &ret->set_stream},
+                     {"cudnnBackendCreateDescriptor", &ret->descriptor_create},
+                     {"cudnnBackendDestroyDescriptor", &ret->descriptor_destroy},
+                     {"cudnnBackendFinalize", &ret->finalize},
+                     {"cudnnBackendSetAttribute", &ret->set},
+                     {"cudnnBackendGetAttribute", &ret->get},
+                     {"cudnnBackendExecute", &ret->execute}};
 
     *ret = (struct cudnn_library){.handle = dlopen(path ? path : "libcudnn.so.9", RTLD_NOW | RTLD_LOCAL)};
     if (!ret->handle)
@@ -49,8 +48,8 @@ titan_status cudnn_library_open(struct cudnn_library *ret, const char *path, str
         status = titan_fail(err, TITAN_EUNSUPPORTED, "cuDNN %zu.%zu.%zu is too old: %d.%d or later is needed",
                             ret->version / 10000, ret->version / 100 % 100, ret->version % 100,
                             CUDNN_VERSION_MIN / 10000, CUDNN_VERSION_MIN / 100 % 100);
-    if (status == TITAN_OK)
-        status = find_all(ret, err);
+    for (size_t i = 0; i < ARRAY_SIZE(functions) && status == TITAN_OK; i++)
+        status = find(ret->handle, functions[i].name, functions[i].at, err);
     if (status != TITAN_OK)
         cudnn_library_close(ret);
     return status;

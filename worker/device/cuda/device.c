@@ -20,14 +20,6 @@
 #define MIB 1048576.0
 #define LOOK_NS 1000000 /* time between two checks of the communicators by the watcher */
 
-/* Requests 32 hardware queues (the default is 8); the driver reads the number when it starts. Streams that share a
- * queue wait for each other's kernels. Besides its own stream, a step has a stream for each direction of each
- * neighbour. If on two ranks at once a send waits behind a receive in its queue, neither send ever starts. */
-static void separate_queues(void)
-{
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-}
-
 /* libcuda.so.1 comes with the driver, not with the toolkit. Nothing here links to it. */
 const char *cuda_unusable(void)
 {
@@ -35,7 +27,10 @@ const char *cuda_unusable(void)
     if (!driver)
         return "no NVIDIA driver: libcuda.so.1 cannot be opened";
     (void)dlclose(driver);
-    separate_queues();
+    /* Requests 32 hardware queues (the default is 8); the driver reads the number when it starts. Streams that share a
+     * queue wait for each other's kernels. Besides its own stream, a step has a stream for each direction of each
+     * neighbour. If on two ranks at once a send waits behind a receive in its queue, neither send ever starts. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e == cudaErrorInsufficientDriver)
@@ -59,34 +54,13 @@ titan_status cuda_enter(struct device *dev, struct titan_error *err)
     return e == cudaSuccess ? TITAN_OK : cuda_fail(err, e, "selecting the GPU");
 }
 
-/* Finds the dense peaks in FLOP/s. GPUs known by name get the peaks of the vendor's data sheets, which MFU is usually
- * stated against. Other GPUs get the architecture's rate per multiprocessor and clock. */
-static void find_peaks(struct device *dev)
+static titan_status describe(struct device *dev, struct titan_error *err)
 {
     static const struct {
         const char *name;
         double bf16;
     } sheets[] = {{"A100", 312e12}, {"H100 PCIe", 756e12}, {"H100 NVL", 835e12}, {"H100", 989e12},  {"H200", 989e12},
                   {"H800", 989e12}, {"GH200", 989e12},     {"B200", 2250e12},    {"GB200", 2250e12}};
-    int sms = 0, khz = 0, major = 0, minor = 0;
-    (void)cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, dev->index);
-    (void)cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, dev->index);
-    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, dev->index);
-    (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, dev->index);
-    const double cycles = sms * (khz * 1e3);
-    const int fp32_lanes = major == 8 && minor == 0 ? 64 : 128;
-    dev->peak_flops_f32 = cycles * fp32_lanes * 2;
-    dev->peak_flops_bf16 = cycles * (major >= 10 ? 8192 : major == 9 ? 4096 : major == 8 && minor == 0 ? 2048 : 1024);
-    for (size_t i = 0; i < sizeof sheets / sizeof sheets[0]; i++) {
-        if (strstr(dev->name, sheets[i].name)) {
-            dev->peak_flops_bf16 = sheets[i].bf16;
-            return;
-        }
-    }
-}
-
-static titan_status describe(struct device *dev, struct titan_error *err)
-{
     struct cudaDeviceProp prop;
     cudaError_t e = cudaGetDeviceProperties(&prop, dev->index);
     if (e != cudaSuccess)
@@ -102,7 +76,23 @@ static titan_status describe(struct device *dev, struct titan_error *err)
     if (e != cudaSuccess)
         return cuda_fail(err, e, "asking for the GPU's free memory");
     dev->memory_free = free_bytes;
-    find_peaks(dev);
+
+    /* The dense peaks in FLOP/s. GPUs known by name get the peaks of the vendor's data sheets, which MFU is usually
+     * stated against. Other GPUs get the architecture's rate per multiprocessor and clock. */
+    int sms = 0, khz = 0;
+    (void)cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, dev->index);
+    (void)cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, dev->index);
+    const double cycles = sms * (khz * 1e3);
+    const bool first = prop.major == 8 && prop.minor == 0;
+    dev->peak_flops_f32 = cycles * (first ? 64 : 128) * 2;
+    dev->peak_flops_bf16 = cycles * (prop.major >= 10 ? 8192 : prop.major == 9 ? 4096 : first ? 2048 : 1024);
+    for (size_t i = 0; i < sizeof sheets / sizeof sheets[0]; i++) {
+        if (strstr(dev->name, sheets[i].name)) {
+            dev->peak_flops_bf16 = sheets[i].bf16;
+            break;
+        }
+    }
+
     dev->mxfp8 = prop.major >= 10;
     /* 8.9 has float8 as well, but no scale for each line; 8.9 is untested. */
     return prop.major >= 9 ? product_plans_open(&dev->float8_plans, err) : TITAN_OK;
@@ -152,34 +142,6 @@ static void *watch_main(void *arg)
     }
     (void)pthread_mutex_unlock(&dev->watch_lock);
     return NULL;
-}
-
-/* Starts the watcher; call it with the lock held. */
-static titan_status begin_watcher(struct device *dev, struct titan_error *err)
-{
-    sigset_t every, old;
-    if (dev->has_watcher)
-        return TITAN_OK;
-    (void)sigfillset(&every);
-    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* only the main thread handles signals */
-    const int rc = pthread_create(&dev->watcher, NULL, watch_main, dev);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0)
-        return titan_fail(err, TITAN_ENOMEM, "no thread to look after the communicators: %s", strerror(rc));
-    dev->has_watcher = true;
-    return TITAN_OK;
-}
-
-static void end_watcher(struct device *dev)
-{
-    if (!dev->has_watcher)
-        return;
-    (void)pthread_mutex_lock(&dev->watch_lock);
-    dev->closing = true;
-    (void)pthread_cond_signal(&dev->watch_wake);
-    (void)pthread_mutex_unlock(&dev->watch_lock);
-    (void)pthread_join(dev->watcher, NULL);
-    dev->has_watcher = false;
 }
 
 /* --- opening and closing ------------------------------------------------------------------------------------------ */
@@ -264,7 +226,13 @@ void cuda_close(struct device *dev)
         return;
     titan_assert(dev->n_watches == 0);
     cuda_nccl_settle(dev);
-    end_watcher(dev);
+    if (dev->has_watcher) {
+        (void)pthread_mutex_lock(&dev->watch_lock);
+        dev->closing = true;
+        (void)pthread_cond_signal(&dev->watch_wake);
+        (void)pthread_mutex_unlock(&dev->watch_lock);
+        (void)pthread_join(dev->watcher, NULL);
+    }
     product_plans_close(dev->plans);
     product_plans_close(dev->float8_plans);
     cudnn_attention_close(dev->attention);
@@ -385,8 +353,18 @@ void cuda_unpin_host(struct device *dev, void *ptr)
 titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err)
 {
     titan_assert(watch->check && watch->forget && watch->comm);
+    titan_status st = TITAN_OK;
     (void)pthread_mutex_lock(&dev->watch_lock);
-    titan_status st = begin_watcher(dev, err);
+    if (!dev->has_watcher) {
+        sigset_t every, old;
+        (void)sigfillset(&every);
+        (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* only the main thread handles signals */
+        const int rc = pthread_create(&dev->watcher, NULL, watch_main, dev);
+        (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+        dev->has_watcher = rc == 0;
+        if (rc != 0)
+            st = titan_fail(err, TITAN_ENOMEM, "no thread to look after the communicators: %s", strerror(rc));
+    }
     if (st == TITAN_OK && dev->n_watches == CUDA_COMMS_MAX)
         st = titan_fail(err, TITAN_ELIMIT, "more than %d communicators are open on one GPU", CUDA_COMMS_MAX);
     if (st == TITAN_OK) {

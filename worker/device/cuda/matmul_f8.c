@@ -124,13 +124,6 @@ static int64_t up_to_step(int64_t n)
     return (n + STEP - 1) / STEP * STEP;
 }
 
-/* Whether the product can go straight into c: c's rows and columns meet cuBLASLt's limits. */
-static bool fits(const struct product *x)
-{
-    return x->m % STEP == 0 && x->n % STEP == 0 && ((uintptr_t)x->c & 15) == 0 &&
-           (size_t)x->ldc * dtype_bytes(x->c_dt) % 16 == 0;
-}
-
 /* A part's rows are a multiple of this; with blocks it is a whole tile of scales. */
 static int64_t rows_step(bool blocks)
 {
@@ -265,7 +258,9 @@ titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
     cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
     const struct part whole = {
         .rows = x.m, .c = x.c, .ldc = x.ldc, .n = x.n, .c_dt = x.c_dt, .accumulate = x.accumulate};
-    if (!e && fits(&x))
+    /* the product can go straight into c if c's rows and columns meet cuBLASLt's limits */
+    if (!e && x.m % STEP == 0 && x.n % STEP == 0 && ((uintptr_t)x.c & 15) == 0 &&
+        (size_t)x.ldc * dtype_bytes(x.c_dt) % 16 == 0)
         st = multiply(s, &x, direct, &whole);
     if (!e && st == CUBLAS_STATUS_NOT_SUPPORTED)
         st = multiply_in_parts(s, &x, &e);

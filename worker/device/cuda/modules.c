@@ -29,18 +29,6 @@ struct driver {
     CUresult (*load)(CUfunction function);
 };
 
-static bool find_driver(struct driver *ret)
-{
-    void *const driver = dlopen("libcuda.so.1", RTLD_LAZY); /* the library stays loaded */
-    if (!driver)
-        return false;
-    *(void **)&ret->module_of = dlsym(driver, "cuFuncGetModule");
-    *(void **)&ret->count = dlsym(driver, "cuModuleGetFunctionCount");
-    *(void **)&ret->enumerate = dlsym(driver, "cuModuleEnumerateFunctions");
-    *(void **)&ret->load = dlsym(driver, "cuFuncLoad");
-    return ret->module_of && ret->count && ret->enumerate && ret->load;
-}
-
 /* Loads the module of a kernel. -1: the driver refuses. */
 static int load_module(const struct driver *d, const void *mark)
 {
@@ -62,10 +50,18 @@ static int load_module(const struct driver *d, const void *mark)
 
 void cuda_load_kernels(void)
 {
+    void *const library = n_marks > 0 ? dlopen("libcuda.so.1", RTLD_LAZY) : NULL; /* the library stays loaded */
     struct driver driver = {0};
     struct log log;
-    int kernels = 0, refused = n_marks > 0 && !find_driver(&driver);
+    int kernels = 0, refused = n_marks > 0;
 
+    if (library) {
+        *(void **)&driver.module_of = dlsym(library, "cuFuncGetModule");
+        *(void **)&driver.count = dlsym(library, "cuModuleGetFunctionCount");
+        *(void **)&driver.enumerate = dlsym(library, "cuModuleEnumerateFunctions");
+        *(void **)&driver.load = dlsym(library, "cuFuncLoad");
+        refused = !driver.module_of || !driver.count || !driver.enumerate || !driver.load;
+    }
     for (int i = 0; i < n_marks && !refused; i++) {
         const int n = load_module(&driver, marks[i]);
         refused = n < 0;

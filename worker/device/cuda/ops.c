@@ -374,21 +374,6 @@ static struct adamw_factors factors_of(const struct adamw_args *args)
     };
 }
 
-static struct adamw_piece piece_of(const struct adamw_range *r)
-{
-    return (struct adamw_piece){.master = r->master,
-                                .m = r->m,
-                                .v = r->v,
-                                .grad = r->grad,
-                                .shadow = r->shadow,
-                                .n = r->n,
-                                .key = {r->rounding.key.k[0], r->rounding.key.k[1]},
-                                .first = r->rounding.first,
-                                .cols = r->rounding.cols,
-                                .ld = r->rounding.ld,
-                                .origin = r->rounding.origin};
-}
-
 titan_status cuda_ops_adamw(struct stream *s, const struct adamw_range *ranges, int count,
                             const struct adamw_args *args)
 {
@@ -401,8 +386,20 @@ titan_status cuda_ops_adamw(struct stream *s, const struct adamw_range *ranges, 
     }
     for (int from = 0; from < count; from += CUDA_ADAMW_RANGES) {
         struct adamw_pieces pieces = {.count = MIN(count - from, CUDA_ADAMW_RANGES)};
-        for (int i = 0; i < pieces.count; i++)
-            pieces.of[i] = piece_of(&ranges[from + i]);
+        for (int i = 0; i < pieces.count; i++) {
+            const struct adamw_range *const r = &ranges[from + i];
+            pieces.of[i] = (struct adamw_piece){.master = r->master,
+                                                .m = r->m,
+                                                .v = r->v,
+                                                .grad = r->grad,
+                                                .shadow = r->shadow,
+                                                .n = r->n,
+                                                .key = {r->rounding.key.k[0], r->rounding.key.k[1]},
+                                                .first = r->rounding.first,
+                                                .cols = r->rounding.cols,
+                                                .ld = r->rounding.ld,
+                                                .origin = r->rounding.origin};
+        }
         TRY(ENQUEUE(s, "AdamW", cuda_adamw(s->native, &pieces, factors_of(args), s->seen)));
     }
     return TITAN_OK;

@@ -18,23 +18,20 @@ titan_status product_plans_open(struct product_plans **ret, struct titan_error *
     return TITAN_OK;
 }
 
-static void plan_free(struct product_plan *p)
-{
-    const cublasLtMatrixLayout_t layouts[] = {p->first, p->second, p->out};
-    if (p->op)
-        (void)cublasLtMatmulDescDestroy(p->op);
-    for (size_t i = 0; i < ARRAY_SIZE(layouts); i++)
-        if (layouts[i])
-            (void)cublasLtMatrixLayoutDestroy(layouts[i]);
-    free(p);
-}
-
 void product_plans_close(struct product_plans *plans)
 {
     if (!plans)
         return;
-    for (int i = 0; i < plans->n; i++)
-        plan_free(plans->items[i]);
+    for (int i = 0; i < plans->n; i++) {
+        struct product_plan *const p = plans->items[i];
+        const cublasLtMatrixLayout_t layouts[] = {p->first, p->second, p->out};
+        if (p->op)
+            (void)cublasLtMatmulDescDestroy(p->op);
+        for (size_t j = 0; j < ARRAY_SIZE(layouts); j++)
+            if (layouts[j])
+                (void)cublasLtMatrixLayoutDestroy(layouts[j]);
+        free(p);
+    }
     (void)pthread_mutex_destroy(&plans->lock);
     free(plans);
 }
@@ -73,16 +70,6 @@ cublasStatus_t product_search(const struct product_plan *p, cublasLtHandle_t lt,
     return st;
 }
 
-static cublasStatus_t take_first(struct product_plan *p, cublasLtHandle_t lt)
-{
-    cublasLtMatmulHeuristicResult_t found;
-    int n;
-    const cublasStatus_t st = product_search(p, lt, 1, &found, &n);
-    if (st == CUBLAS_STATUS_SUCCESS)
-        p->algo = found.algo;
-    return st;
-}
-
 struct product_plan *product_plan_of(struct product_plans *plans, cublasLtHandle_t lt, const void *key, size_t bytes,
                                      cublasStatus_t (*describe)(struct product_plan *p, const void *key))
 {
@@ -96,8 +83,12 @@ struct product_plan *product_plan_of(struct product_plans *plans, cublasLtHandle
     memcpy(p->key, key, bytes);
     p->product = hash_bytes(hash_word(HASH_INIT, bytes), key, bytes); /* the two kinds of keys differ in length */
     p->status = describe(p, key);
+    cublasLtMatmulHeuristicResult_t found;
+    int n;
     if (p->status == CUBLAS_STATUS_SUCCESS)
-        p->status = take_first(p, lt);
+        p->status = product_search(p, lt, 1, &found, &n);
+    if (p->status == CUBLAS_STATUS_SUCCESS)
+        p->algo = found.algo;
     titan_assert(plans->n < PRODUCT_PLANS_MAX);
     plans->items[plans->n++] = p;
     return p;

@@ -78,32 +78,24 @@ struct watch {
     cudaEvent_t begin, end;
 };
 
-static cudaError_t run_timed(struct stream *s, struct product_plans *plans, struct product_plan *p,
-                             const struct watch *w, float *ret_ms, bool *ret_runs)
-{
-    cudaError_t e = cudaEventRecord(w->begin, s->native);
-
-    *ret_runs = e == cudaSuccess && product_run(s, plans, p, &p->call) == CUBLAS_STATUS_SUCCESS;
-    if (!*ret_runs)
-        return e;
-    e = cudaEventRecord(w->end, s->native);
-    if (e == cudaSuccess)
-        e = cudaStreamSynchronize(s->native);
-    return e == cudaSuccess ? cudaEventElapsedTime(ret_ms, w->begin, w->end) : e;
-}
-
 /* Times p's current way and returns the shortest run. The first run loads the kernel and does not count. INFINITY: the
  * way does not run. Timing ends after a run that takes more than twice `best`. */
 static cudaError_t time_way(struct stream *s, struct product_plans *plans, struct product_plan *p,
                             const struct watch *w, float best, float *ret_ms)
 {
-    bool runs;
     float ms = INFINITY;
 
     *ret_ms = INFINITY;
     for (int i = 0; i <= RUNS; i++) {
-        const cudaError_t e = run_timed(s, plans, p, w, &ms, &runs);
-        if (e != cudaSuccess || !runs)
+        cudaError_t e = cudaEventRecord(w->begin, s->native);
+        if (e != cudaSuccess || product_run(s, plans, p, &p->call) != CUBLAS_STATUS_SUCCESS)
+            return e;
+        e = cudaEventRecord(w->end, s->native);
+        if (e == cudaSuccess)
+            e = cudaStreamSynchronize(s->native);
+        if (e == cudaSuccess)
+            e = cudaEventElapsedTime(&ms, w->begin, w->end);
+        if (e != cudaSuccess)
             return e;
         if (i > 0)
             *ret_ms = fminf(*ret_ms, ms);

@@ -36,28 +36,13 @@ titan_status cuda_segment_begin(struct stream *s, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status instantiate(struct stream *s, cudaGraph_t graph, struct segment **ret, struct titan_error *err)
-{
-    struct segment *const g = calloc(1, sizeof *g);
-
-    if (!g)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a segment");
-    g->dev = s->dev;
-    const cudaError_t e = cudaGraphInstantiate(&g->native, graph, 0);
-    if (e != cudaSuccess) {
-        free(g);
-        return refuse(err, "making a graph of what was captured", cudaGetErrorString(e));
-    }
-    *ret = g;
-    return TITAN_OK;
-}
-
 titan_status cuda_segment_end(struct stream *s, struct segment **ret, struct titan_error *err)
 {
     cudaGraph_t graph = NULL;
+    struct segment *g = NULL;
 
     titan_assert(s->keeps);
-    const cudaError_t e = cudaStreamEndCapture(s->native, &graph);
+    cudaError_t e = cudaStreamEndCapture(s->native, &graph);
     s->keeps = false;
     /* the host learned of this failure during the capture; later operations were skipped */
     titan_status st = stream_failure(s, err);
@@ -65,8 +50,21 @@ titan_status cuda_segment_end(struct stream *s, struct segment **ret, struct tit
         st = refuse(err, "capturing a stream", s->kept.msg);
     else if (st == TITAN_OK && (e != cudaSuccess || !graph))
         st = refuse(err, "capturing a stream", cudaGetErrorString(e));
-    else if (st == TITAN_OK)
-        st = instantiate(s, graph, ret, err);
+    if (st == TITAN_OK) {
+        g = calloc(1, sizeof *g);
+        if (!g)
+            st = titan_fail(err, TITAN_ENOMEM, "no memory for a segment");
+    }
+    if (st == TITAN_OK) {
+        g->dev = s->dev;
+        e = cudaGraphInstantiate(&g->native, graph, 0);
+        if (e != cudaSuccess)
+            st = refuse(err, "making a graph of what was captured", cudaGetErrorString(e));
+    }
+    if (st == TITAN_OK)
+        *ret = g;
+    else
+        free(g);
     if (graph)
         (void)cudaGraphDestroy(graph);
     return st;

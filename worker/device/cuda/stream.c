@@ -76,34 +76,28 @@ void stream_raise(struct stream *s, titan_status status, const char *text)
     (void)pthread_mutex_unlock(&s->dev->lock);
 }
 
-/* Describes a failure that a kernel of this stream found, or that came from another stream. */
-static void explain_failure(struct stream *s, titan_status status, struct titan_error *err)
+titan_status stream_failure(struct stream *s, struct titan_error *err)
 {
-    titan_assert(status != TITAN_OK);
+    /* what a kernel of this stream found; other failures came from another stream */
     static const char *const found[FAULT_COUNT] = {
         [FAULT_CHOICE] = "a token's choice names no expert",
         [FAULT_ROWS] = "more rows arrived for this rank's experts than its buffer holds",
         [FAULT_COUNTS] = "the groups of a product have more rows than there are",
     };
-    const int fault = __atomic_load_n(s->fault, __ATOMIC_ACQUIRE);
-    if (fault > FAULT_NONE && fault < FAULT_COUNT)
-        (void)titan_fail(err, status, "%s", found[fault]);
-    else
-        (void)titan_fail(err, status, "a stream this one waited for failed: %s", titan_status_text(status));
-}
-
-titan_status stream_failure(struct stream *s, struct titan_error *err)
-{
     int told = __atomic_load_n(s->told, __ATOMIC_ACQUIRE);
     if (told == 0)
         return TITAN_OK;
     if (!err)
         return (titan_status)told;
     (void)pthread_mutex_lock(&s->dev->lock);
+    const int fault = __atomic_load_n(s->fault, __ATOMIC_ACQUIRE);
     if (s->error.status == (titan_status)told)
         *err = s->error;
+    else if (fault > FAULT_NONE && fault < FAULT_COUNT)
+        (void)titan_fail(err, (titan_status)told, "%s", found[fault]);
     else
-        explain_failure(s, (titan_status)told, err);
+        (void)titan_fail(err, (titan_status)told, "a stream this one waited for failed: %s",
+                         titan_status_text((titan_status)told));
     (void)pthread_mutex_unlock(&s->dev->lock);
     return (titan_status)told;
 }
