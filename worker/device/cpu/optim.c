@@ -125,10 +125,10 @@ static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
         const struct moment_rounding *const r = &part.adam.rounding;
         titan_assert(r->cols > 0 && r->ld >= r->cols);
         /* the random words, one row of the box at a time */
-        for (int64_t e = r->first, count; e < r->first + n; e += count) {
-            const int64_t left = r->first + n - e, place = r->origin + e / r->cols * r->ld + e % r->cols;
-            count = r->cols == r->ld ? left : MIN(left, r->cols - e % r->cols);
-            rng_words(r->key, (uint64_t)place, r->step, (uint64_t)count, random + (e - r->first));
+        for (int64_t done = 0, count; done < n; done += count) {
+            const int64_t e = r->first + done, place = r->origin + e / r->cols * r->ld + e % r->cols;
+            count = r->cols == r->ld ? n : MIN(n - done, r->cols - e % r->cols);
+            rng_words(r->key, (uint64_t)place, r->step, (uint64_t)count, random + done);
         }
         adamw_range_at_random(&part, n, random);
     }
