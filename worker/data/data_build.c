@@ -201,57 +201,51 @@ static titan_status state_write(const char *dir, const struct state *s, struct t
     return file_replace(path, text.data, text.len, err);
 }
 
-static bool state_parse(const struct json *o, struct state *s)
-{
-    const int64_t file = json_int(o, "file", -1), record = json_int(o, "line", -1),
-                  bytes = json_int(o, "text_bytes", -1), bad = json_int(o, "bad_records", -1),
-                  replaced = json_int(o, "replaced", 0), id_max = json_int(o, "id_max", -1);
-    const struct json *notes = json_get(o, "notes"), *shards = json_get(o, "shards");
-    if (strcmp(json_string(o, "format", ""), STATE_FORMAT) != 0 || json_int(o, "version", 0) != SHARD_VERSION ||
-        file < 0 || record < 0 || bytes < 0 || bad < 0 || replaced < 0 || id_max < 0 || id_max > INT32_MAX || !shards)
-        return false;
-    s->inputs_hash = strtoull(json_string(o, "inputs", ""), NULL, 16);
-    s->place = (struct input_place){(uint64_t)file, (uint64_t)record};
-    s->bad_records = (uint64_t)bad;
-    s->replaced = (uint64_t)replaced;
-    s->set.text_bytes = (uint64_t)bytes;
-    s->set.id_max = (int32_t)id_max;
-    for (const struct json *e = notes && notes->type == JSON_ARRAY ? notes->first : NULL; e && s->n_notes < BUILD_NOTES;
-         e = e->next)
-        if (e->type == JSON_STRING)
-            (void)snprintf(s->notes[s->n_notes++], sizeof(s->notes[0]), "%s", e->string);
-    for (const struct json *e = shards->type == JSON_ARRAY ? shards->first : NULL; e; e = e->next) {
-        int64_t v[4] = {-1, -1, -1, -1};
-        int n = 0;
-        for (const struct json *x = e->type == JSON_ARRAY ? e->first : NULL; x && n < 4; x = x->next)
-            v[n++] = x->type == JSON_INT ? x->integer : -1;
-        const struct shard_info info = {(uint64_t)v[0], (uint64_t)v[1], (uint32_t)v[2], (uint32_t)v[3]};
-        if (v[0] < 0 || v[1] < 0 || v[2] < 0 || v[3] < 0 || !VEC_PUSH(s->set.shards, s->set.n, s->set.cap, info))
-            return false;
-        s->set.tokens += info.tokens;
-        s->set.documents += info.documents;
-    }
-    return true;
-}
-
 /* *ret_any false: the folder has no stored state. A damaged state becomes a state of other inputs, with hash 0. */
 static titan_status state_read(const char *dir, struct state *s, bool *ret_any, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = {.limit = STATE_BYTES_MAX};
     char path[PATH_MAX];
-    struct json *root = NULL;
+    struct json *o = NULL;
     (void)snprintf(path, sizeof(path), "%s/%s", dir, SHARD_BUILD_NAME);
     const titan_status status = file_read(path, STATE_BYTES_MAX - 1, &text, err);
     *ret_any = status == TITAN_OK;
     if (status == TITAN_ENOTFOUND)
         return TITAN_OK;
     TRY(status);
-    *s = (struct state){0};
-    if (json_parse(text.data, text.len, &root, NULL) != TITAN_OK || !state_parse(root, s)) {
+
+    bool good = json_parse(text.data, text.len, &o, NULL) == TITAN_OK;
+    const int64_t file = json_int(o, "file", -1), record = json_int(o, "line", -1),
+                  bytes = json_int(o, "text_bytes", -1), bad = json_int(o, "bad_records", -1),
+                  replaced = json_int(o, "replaced", 0), id_max = json_int(o, "id_max", -1);
+    const struct json *notes = json_get(o, "notes"), *shards = json_get(o, "shards");
+    good = good && strcmp(json_string(o, "format", ""), STATE_FORMAT) == 0 &&
+           json_int(o, "version", 0) == SHARD_VERSION && file >= 0 && record >= 0 && bytes >= 0 && bad >= 0 &&
+           replaced >= 0 && id_max >= 0 && id_max <= INT32_MAX && shards;
+    *s = (struct state){.inputs_hash = strtoull(json_string(o, "inputs", ""), NULL, 16),
+                        .place = {(uint64_t)file, (uint64_t)record},
+                        .bad_records = (uint64_t)bad,
+                        .replaced = (uint64_t)replaced,
+                        .set = {.text_bytes = (uint64_t)bytes, .id_max = (int32_t)id_max}};
+    for (const struct json *e = notes && notes->type == JSON_ARRAY ? notes->first : NULL; e && s->n_notes < BUILD_NOTES;
+         e = e->next)
+        if (e->type == JSON_STRING)
+            (void)snprintf(s->notes[s->n_notes++], sizeof(s->notes[0]), "%s", e->string);
+    for (const struct json *e = good && shards->type == JSON_ARRAY ? shards->first : NULL; e && good; e = e->next) {
+        int64_t v[4] = {-1, -1, -1, -1};
+        int n = 0;
+        for (const struct json *x = e->type == JSON_ARRAY ? e->first : NULL; x && n < 4; x = x->next)
+            v[n++] = x->type == JSON_INT ? x->integer : -1;
+        const struct shard_info info = {(uint64_t)v[0], (uint64_t)v[1], (uint32_t)v[2], (uint32_t)v[3]};
+        good = v[0] >= 0 && v[1] >= 0 && v[2] >= 0 && v[3] >= 0 && VEC_PUSH(s->set.shards, s->set.n, s->set.cap, info);
+        s->set.tokens += info.tokens;
+        s->set.documents += info.documents;
+    }
+    if (!good) {
         shard_set_clear(&s->set);
         *s = (struct state){0};
     }
-    json_free(root);
+    json_free(o);
     return TITAN_OK;
 }
 

@@ -41,27 +41,6 @@ static bool is_bytes(const struct dataset_options *o)
     return strcmp(o->tokenizer_name, "bytes") == 0;
 }
 
-static titan_status open_shards(struct corpus *c, const char *path, const struct dataset_options *o,
-                                struct titan_error *err)
-{
-    struct shard_set set = {0};
-    titan_status status = corpus_open_shards(c, path, &set, err);
-    if (status == TITAN_OK && set.tokenizer_hash != tokenizer_hash(o->tokenizer)) {
-        status = titan_fail(err, TITAN_EINVAL,
-                            "'%s' was built with the tokenizer %s%.200s%s(%016" PRIx64
-                            "), the run's is '%.200s' (%016" PRIx64 ")",
-                            path, *set.tokenizer ? "'" : "", set.tokenizer, *set.tokenizer ? "' " : "",
-                            set.tokenizer_hash, o->tokenizer_name, tokenizer_hash(o->tokenizer));
-        const bool same = strcmp(set.pattern, tokenizer_pattern(o->tokenizer)) == 0;
-        if (err)
-            titan_error_hint(err,
-                             "set model.hf_assets_path to the tokenizer it was built with%s%.100s%s, or build it again",
-                             same ? "" : ", model.tokenizer_pattern to '", same ? "" : set.pattern, same ? "" : "'");
-    }
-    shard_set_clear(&set);
-    return status;
-}
-
 /* --- text that must become tokens first --------------------------------------------------------------------------- */
 
 static bool is_kind(const struct dataset_source *source, const char *kind)
@@ -74,9 +53,12 @@ static bool is_c4(const struct dataset_source *source)
     return is_kind(source, "c4") || is_kind(source, "c4_test") || is_kind(source, "c4_validation");
 }
 
-static titan_status build_tokens(const struct dataset_source *source, const struct dataset_options *o,
-                                 char ret_folder[PATH_MAX], struct build_report *report, struct titan_error *err)
+static titan_status open_text(struct corpus *c, struct dataset_found *found, const struct dataset_source *source,
+                              const struct dataset_options *o, struct titan_error *err)
 {
+    _cleanup_(shard_set_clear) struct shard_set set = {0};
+    char folder[PATH_MAX];
+    struct build_report report;
     const char *pattern = tokenizer_pattern(o->tokenizer);
     uint64_t hash, bytes;
     struct build_options build = {.inputs = &source->path,
@@ -112,27 +94,17 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
     }
     /* The folder of the tokens is in the cache, named by the hash of the inputs, or is a temporary folder. */
     const char *temporary = getenv("TMPDIR");
-    const int n = o->cache ? snprintf(ret_folder, PATH_MAX, "%s/data-%016" PRIx64, o->cache, hash)
-                           : snprintf(ret_folder, PATH_MAX, "%s/titan-data-XXXXXX", temporary ? temporary : "/tmp");
+    const int n = o->cache ? snprintf(folder, PATH_MAX, "%s/data-%016" PRIx64, o->cache, hash)
+                           : snprintf(folder, PATH_MAX, "%s/titan-data-XXXXXX", temporary ? temporary : "/tmp");
     if (n >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "the path of the folder for tokens is too long");
-    if (!o->cache && !mkdtemp(ret_folder))
-        return titan_fail_errno(err, "cannot make the folder '%s' for tokens", ret_folder);
-    build.out = ret_folder;
-    return data_build(&build, report, err);
-}
-
-static titan_status open_text(struct corpus *c, struct dataset_found *found, const struct dataset_source *source,
-                              const struct dataset_options *o, struct titan_error *err)
-{
-    char folder[PATH_MAX] = "";
-    struct build_report report;
-    struct shard_set set = {0};
-    titan_status status = build_tokens(source, o, folder, &report, err);
+    if (!o->cache && !mkdtemp(folder))
+        return titan_fail_errno(err, "cannot make the folder '%s' for tokens", folder);
+    build.out = folder;
+    titan_status status = data_build(&build, &report, err);
     if (status == TITAN_OK)
         status = corpus_open_shards(c, folder, &set, err);
-    shard_set_clear(&set);
-    if (*folder && !o->cache) { /* mapped files stay readable */
+    if (!o->cache) { /* mapped files stay readable */
         const titan_status removed = dir_remove(folder, status == TITAN_OK ? err : NULL);
         status = status == TITAN_OK ? removed : status;
     }
@@ -149,16 +121,31 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
                                 const struct dataset_options *o, struct titan_error *err)
 {
     _cleanup_(data_files_clear) struct data_files files = {0};
-    const enum data_format format = data_format_of(source->path);
+    _cleanup_(shard_set_clear) struct shard_set set = {0};
+    const char *const path = source->path;
+    const enum data_format format = data_format_of(path);
     const bool text = is_kind(source, "text"), shards = format == DATA_SHARDS;
     const bool reads = text && !shards && (format != DATA_TEXT || is_bytes(o)); /* the files as they are */
     bool encoded = !reads;
     found->what = shards || text ? data_format_name(format) : is_kind(source, "sft") ? "conversations" : "JSON lines";
-    if (shards)
-        TRY(open_shards(c, source->path, o, err));
     if (reads)
-        TRY(data_format_files(source->path, format, o->split, &files, err));
-    if (reads && format == DATA_TEXT) {
+        TRY(data_format_files(path, format, o->split, &files, err));
+    if (shards) {
+        TRY(corpus_open_shards(c, path, &set, err));
+        const bool same = strcmp(set.pattern, tokenizer_pattern(o->tokenizer)) == 0;
+        if (set.tokenizer_hash != tokenizer_hash(o->tokenizer)) {
+            (void)titan_fail(err, TITAN_EINVAL,
+                             "'%s' was built with the tokenizer %s%.200s%s(%016" PRIx64
+                             "), the run's is '%.200s' (%016" PRIx64 ")",
+                             path, *set.tokenizer ? "'" : "", set.tokenizer, *set.tokenizer ? "' " : "",
+                             set.tokenizer_hash, o->tokenizer_name, tokenizer_hash(o->tokenizer));
+            if (err)
+                titan_error_hint(
+                    err, "set model.hf_assets_path to the tokenizer it was built with%s%.100s%s, or build it again",
+                    same ? "" : ", model.tokenizer_pattern to '", same ? "" : set.pattern, same ? "" : "'");
+            return TITAN_EINVAL;
+        }
+    } else if (reads && format == DATA_TEXT) {
         /* Packed and UTF-16 files must be decoded. With too much text to decode, such files are left out. */
         TRY(corpus_open_text(c, &files, files.bytes <= TOKENISE_BYTES_MAX / 4, &encoded, err));
         if (encoded)
@@ -171,8 +158,8 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
         if (files.left_out.by[OMITTED_HELD_OUT].n > 0) {
             (void)titan_fail(
                 err, TITAN_EINVAL,
-                "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')",
-                source->path, held_out);
+                "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')", path,
+                held_out);
             if (err)
                 titan_error_hint(err, "name what is trained on: a file ('%.60s') or a pattern (\"DIR/*train*.bin\")",
                                  files.file[0].path);
@@ -192,7 +179,7 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
     if (o->vocab_size > 0) {
         const titan_status status = corpus_check_ids(c, o->vocab_size, err);
         if (status != TITAN_OK)
-            return titan_error_wrap(err, "'%s'", source->path);
+            return titan_error_wrap(err, "'%s'", path);
     }
     return TITAN_OK;
 }
