@@ -108,32 +108,6 @@ static bool insert_part(struct contents *s, int at, struct part part)
     return VEC_INSERT(s->parts, s->n, s->cap, at, part);
 }
 
-static bool write_part(struct contents *s, struct part part)
-{
-    int at = find_part(s, part.from);
-
-    titan_assert(part.from < part.to && at >= 0 && (s->n == 0 || s->parts));
-    if (at < s->n && s->parts[at].from < part.from) { /* the beginning of the old part stays */
-        struct part head = s->parts[at];
-        head.to = part.from;
-        if (!insert_part(s, at, head))
-            return false;
-        s->parts[++at].from = part.from;
-    }
-    int end = at;
-    while (end < s->n && s->parts[end].to <= part.to)
-        end++;
-    if (end < s->n && s->parts[end].from < part.to)
-        s->parts[end].from = part.to;
-    titan_assert(end >= at && end <= s->n);
-    if (end == at)
-        return insert_part(s, at, part);
-    s->parts[at] = part;
-    memmove(s->parts + at + 1, s->parts + end, (size_t)(s->n - end) * sizeof *s->parts);
-    s->n -= end - at - 1;
-    return true;
-}
-
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
 /* How far along the model a unit is. */
@@ -222,7 +196,7 @@ static titan_status write_operand(const struct values *v, const struct action *a
     const struct checker *c = v->c;
     const struct buffer *b = &c->p->buffers[o->buffer];
     struct contents *s = &v->contents[o->buffer];
-    const int at = find_part(s, o->offset);
+    int at = find_part(s, o->offset);
 
     const bool once = accumulates(b) || b->kind == BUF_FULL || b->kind == BUF_TOKENS;
     if (o->access == ACCESS_WRITE && once && at < s->n && s->parts[at].from < o->offset + o->bytes)
@@ -236,8 +210,25 @@ static titan_status write_operand(const struct values *v, const struct action *a
                               .value = mix(value, (uint64_t)k),
                               .execution = execution,
                               .stage = a->op == OP_RECV ? a->stage : NONE};
-    if (!write_part(s, part))
-        return checker_no_memory(c);
+    titan_assert(part.from < part.to && at >= 0 && (s->n == 0 || s->parts));
+    if (at < s->n && s->parts[at].from < part.from) { /* the beginning of the old part stays */
+        struct part head = s->parts[at];
+        head.to = part.from;
+        if (!insert_part(s, at, head))
+            return checker_no_memory(c);
+        s->parts[++at].from = part.from;
+    }
+    int end = at;
+    while (end < s->n && s->parts[end].to <= part.to)
+        end++;
+    if (end < s->n && s->parts[end].from < part.to)
+        s->parts[end].from = part.to;
+    titan_assert(end >= at && end <= s->n);
+    if (end == at)
+        return insert_part(s, at, part) ? TITAN_OK : checker_no_memory(c);
+    s->parts[at] = part;
+    memmove(s->parts + at + 1, s->parts + end, (size_t)(s->n - end) * sizeof *s->parts);
+    s->n -= end - at - 1;
     return TITAN_OK;
 }
 

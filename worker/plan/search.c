@@ -155,35 +155,6 @@ static titan_status forecast_of(const struct search *s, const struct candidate *
     return status;
 }
 
-/* Once a pipeline is full, each further microbatch takes the same time. So long steps are extrapolated from two short
- * ones. */
-static titan_status measure(const struct search *s, struct candidate *c, struct titan_error *err)
-{
-    const int64_t rows = recipe_microbatch_rows(&c->recipe) * (c->mesh.dp_replicate * c->mesh.dp_shard);
-    const int64_t share = c->recipe.training.global_batch_size / rows;
-    const int64_t fewer = 2 * c->mesh.pp + 2, more = 3 * c->mesh.pp + 4;
-    const bool cut = share > more;
-    struct forecast f = {0}, g = {0};
-
-    titan_status status = forecast_of(s, c, cut ? more : 0, &f, err);
-    if (status == TITAN_OK && cut)
-        status = forecast_of(s, c, fewer, &g, err);
-    if (status == TITAN_OK) {
-        titan_assert(f.step > 0);
-        const double tokens = (double)c->recipe.training.global_batch_size * (double)c->recipe.training.seq_len;
-        const double each = cut ? (f.step - g.step) / (double)(more - fewer) : 0;
-        c->step = f.step + each * (double)(share - more) * cut;
-        c->tokens_per_second = tokens / c->step / s->world;
-        c->mfu = f.mfu * c->tokens_per_second / f.tokens_per_second;
-        c->bubble = cut ? f.bubble * f.step / c->step : f.bubble;
-        c->memory = f.memory[f.fullest].predicted;
-        c->fits = c->memory <= (double)s->machine->memory_bytes;
-    }
-    forecast_clear(&f);
-    forecast_clear(&g);
-    return status;
-}
-
 static int by_estimate(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
@@ -218,7 +189,27 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
             break;
         if ((double)recipe_memory_bytes(&c->recipe, s->world) > 1.5 * (double)s->machine->memory_bytes)
             continue;
-        TRY(measure(s, c, err));
+
+        /* Once a pipeline is full, each further microbatch takes the same time. So long steps are extrapolated from two
+         * short ones. */
+        const int64_t rows = recipe_microbatch_rows(&c->recipe) * (c->mesh.dp_replicate * c->mesh.dp_shard);
+        const int64_t share = c->recipe.training.global_batch_size / rows;
+        const int64_t fewer = 2 * c->mesh.pp + 2, more = 3 * c->mesh.pp + 4;
+        const bool cut = share > more;
+        _cleanup_(forecast_clear) struct forecast f = {0}, g = {0};
+        TRY(forecast_of(s, c, cut ? more : 0, &f, err));
+        if (cut)
+            TRY(forecast_of(s, c, fewer, &g, err));
+        titan_assert(f.step > 0);
+        const double tokens = (double)c->recipe.training.global_batch_size * (double)c->recipe.training.seq_len;
+        const double each = cut ? (f.step - g.step) / (double)(more - fewer) : 0;
+        c->step = f.step + each * (double)(share - more) * cut;
+        c->tokens_per_second = tokens / c->step / s->world;
+        c->mfu = f.mfu * c->tokens_per_second / f.tokens_per_second;
+        c->bubble = cut ? f.bubble * f.step / c->step : f.bubble;
+        c->memory = f.memory[f.fullest].predicted;
+        c->fits = c->memory <= (double)s->machine->memory_bytes;
+
         const struct candidate swap = s->candidates[n];
         s->candidates[n] = *c;
         s->candidates[i] = swap;
@@ -267,26 +258,6 @@ static void print_text(const struct search *s, int n, struct buf *out)
         buf_printf(out, "selective_ac_option = \"%s\"\n", c->recipe.activation_checkpoint.selective_ac_option);
 }
 
-static void print_json(const struct search *s, int n, struct buf *out)
-{
-    buf_printf(out, "{\"legal\":%d,\"simulated\":%d,\"world\":%d,\"device\":\"%s\",\"layouts\":[", s->n, n, s->world,
-               s->machine->name);
-    for (int i = 0; i < n; i++) {
-        const struct candidate *c = &s->candidates[i];
-        buf_printf(out,
-                   "%s{\"pipeline_parallel_degree\":%ld,\"context_parallel_degree\":%ld,\"tensor_parallel_degree\":%ld,"
-                   "\"data_parallel_shard_degree\":%ld,\"pipeline_parallel_schedule\":\"%s\","
-                   "\"activation_checkpoint\":\"%s\",\"selective_ac_option\":\"%s\",\"step_seconds\":%.6f,\"tokens_per_"
-                   "second_per_device\":%.2f,"
-                   "\"mfu\":%.4f,\"bubble\":%.4f,\"memory_bytes\":%.0f,\"fits\":%s}",
-                   i ? "," : "", (long)c->mesh.pp, (long)c->mesh.cp, (long)c->mesh.tp, (long)c->mesh.dp_shard,
-                   c->recipe.parallelism.pipeline_parallel_schedule, c->recipe.activation_checkpoint.mode,
-                   c->recipe.activation_checkpoint.selective_ac_option, c->step, c->tokens_per_second, c->mfu,
-                   c->bubble, c->memory, c->fits ? "true" : "false");
-    }
-    buf_puts(out, "]}\n");
-}
-
 titan_status search_layouts(const struct plan_options *options, const struct cost *cost, bool json, struct buf *out,
                             struct titan_error *err)
 {
@@ -301,10 +272,26 @@ titan_status search_layouts(const struct plan_options *options, const struct cos
         status = titan_fail(err, TITAN_EINVAL, "no layout of this model fits %d devices with this batch", s.world);
     if (status == TITAN_OK)
         status = measure_best(&s, &n, err);
-    if (status == TITAN_OK && json)
-        print_json(&s, n, out);
-    else if (status == TITAN_OK)
+    if (status == TITAN_OK && !json)
         print_text(&s, n, out);
+    if (status == TITAN_OK && json) {
+        buf_printf(out, "{\"legal\":%d,\"simulated\":%d,\"world\":%d,\"device\":\"%s\",\"layouts\":[", s.n, n, s.world,
+                   s.machine->name);
+        for (int i = 0; i < n; i++) {
+            const struct candidate *c = &s.candidates[i];
+            buf_printf(out,
+                       "%s{\"pipeline_parallel_degree\":%ld,\"context_parallel_degree\":%ld,"
+                       "\"tensor_parallel_degree\":%ld,\"data_parallel_shard_degree\":%ld,"
+                       "\"pipeline_parallel_schedule\":\"%s\",\"activation_checkpoint\":\"%s\","
+                       "\"selective_ac_option\":\"%s\",\"step_seconds\":%.6f,\"tokens_per_second_per_device\":%.2f,"
+                       "\"mfu\":%.4f,\"bubble\":%.4f,\"memory_bytes\":%.0f,\"fits\":%s}",
+                       i ? "," : "", (long)c->mesh.pp, (long)c->mesh.cp, (long)c->mesh.tp, (long)c->mesh.dp_shard,
+                       c->recipe.parallelism.pipeline_parallel_schedule, c->recipe.activation_checkpoint.mode,
+                       c->recipe.activation_checkpoint.selective_ac_option, c->step, c->tokens_per_second, c->mfu,
+                       c->bubble, c->memory, c->fits ? "true" : "false");
+        }
+        buf_puts(out, "]}\n");
+    }
     free(s.candidates);
     return status;
 }
