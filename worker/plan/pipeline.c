@@ -71,39 +71,6 @@ static bool advance(const struct walk *w, int rank)
     return moved;
 }
 
-static titan_status plan_starts(struct builder *b, struct titan_error *err)
-{
-    const struct schedule *s = b->opt->schedule;
-    titan_assert(s && s->ranks == b->pp);
-    const size_t passes = (size_t)b->layout->stages * (size_t)b->share_max;
-    _cleanup_free_ int *next = calloc((size_t)s->ranks, sizeof *next);
-    _cleanup_free_ double *clock = calloc((size_t)s->ranks, sizeof *clock);
-    _cleanup_free_ double *ends = malloc(2 * passes * sizeof *ends);
-
-    b->starts = calloc((size_t)s->ranks, sizeof *b->starts);
-    if (!next || !clock || !ends || !b->starts)
-        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    for (int r = 0; r < s->ranks; r++) {
-        b->starts[r] = calloc((size_t)s->n_cells[r] + 1, sizeof *b->starts[r]);
-        if (!b->starts[r])
-            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
-    }
-    for (size_t i = 0; i < 2 * passes; i++)
-        ends[i] = -1;
-
-    const struct walk w = {.b = b, .next = next, .clock = clock, .forward = ends, .backward = ends + passes};
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int r = 0; r < s->ranks; r++)
-            moved |= advance(&w, r);
-    }
-    for (int r = 0; r < s->ranks; r++)
-        if (next[r] < s->n_cells[r])
-            return titan_fail(err, TITAN_EINVAL, "schedule %s: pp rank %d waits for ever at cell %d", s->name, r,
-                              next[r]);
-    return TITAN_OK;
-}
-
 /* --- what arrives ------------------------------------------------------------------------------------------------- */
 
 /* With two ranks the next rank is also the rank before. It always counts as the next. */
@@ -119,11 +86,36 @@ static enum channel channel_to(const struct builder *b, int from, int to, bool g
 titan_status pipeline_plan(struct builder *b, struct titan_error *err)
 {
     const struct schedule *s = b->opt->schedule;
+    const size_t passes = (size_t)b->layout->stages * (size_t)b->share_max;
 
     if (b->pp == 1)
         return TITAN_OK;
-    TRY(plan_starts(b, err));
-    for (int k = 0; k < P2P_CHANNELS; k++) {
+    titan_assert(s && s->ranks == b->pp);
+    _cleanup_free_ int *next_cell = calloc((size_t)s->ranks, sizeof *next_cell);
+    _cleanup_free_ double *clock = calloc((size_t)s->ranks, sizeof *clock);
+    _cleanup_free_ double *ends = malloc(2 * passes * sizeof *ends);
+    b->starts = calloc((size_t)s->ranks, sizeof *b->starts);
+    if (!next_cell || !clock || !ends || !b->starts)
+        return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    for (int r = 0; r < s->ranks; r++) {
+        b->starts[r] = calloc((size_t)s->n_cells[r] + 1, sizeof *b->starts[r]);
+        if (!b->starts[r])
+            return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    }
+    for (size_t i = 0; i < 2 * passes; i++)
+        ends[i] = -1;
+    const struct walk w = {.b = b, .next = next_cell, .clock = clock, .forward = ends, .backward = ends + passes};
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < s->ranks; r++)
+            moved |= advance(&w, r);
+    }
+    for (int r = 0; r < s->ranks; r++)
+        if (next_cell[r] < s->n_cells[r])
+            return titan_fail(err, TITAN_EINVAL, "schedule %s: pp rank %d waits for ever at cell %d", s->name, r,
+                              next_cell[r]);
+
+    for (int k = 0; k < P2P_CHANNELS; k++) { /* what arrives, in the order of the sender's cells */
         const enum channel channel = (enum channel)(CHANNEL_FORWARD_NEXT + k);
         const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
         struct inbox *const in = &b->inboxes[k];

@@ -293,37 +293,30 @@ static titan_status draft_program(const struct plan *plan, int class, struct pro
     return TITAN_OK;
 }
 
-static titan_status run_passes(const struct plan *plan, struct program *p, int class, struct titan_error *err)
-{
-    const struct recipe *r = plan->opt.recipe;
-    const struct cost cost = cost_of(plan);
-    const int leader = program_class_leader(&plan->build, class);
-    struct pass_options options = {.cost = &cost, .memory_bytes = memory_for_program(plan)};
-
-    titan_assert(leader >= 0 && leader < plan->classes);
-    const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0;
-    if (buckets) {
-        if (leader != class)
-            TRY(draft_program(plan, leader, &options.leader, err));
-        const titan_status status = pass_bucket(p, &options, err);
-        program_close(options.leader);
-        options.leader = NULL;
-        TRY(status);
-    }
-    if (buckets || r->parallelism.fsdp_reorder)
-        TRY(pass_hold(p, &options, err));
-    if (r->parallelism.fsdp_reorder)
-        TRY(pass_reorder(p, &options, err));
-    return program_finish(p, err);
-}
-
 titan_status plan_program(const struct plan *plan, int rank, struct program **ret, struct titan_error *err)
 {
-    const int class = program_class(&plan->build, rank);
+    const struct recipe *r = plan->opt.recipe;
+    const int class = program_class(&plan->build, rank), leader = program_class_leader(&plan->build, class);
+    const bool buckets = strcmp(r->parallelism.fsdp_bucketing, "greedy") == 0, reorder = r->parallelism.fsdp_reorder;
+    const struct cost cost = cost_of(plan);
+    struct pass_options options = {.cost = &cost, .memory_bytes = memory_for_program(plan)};
     struct program *p = NULL;
+    titan_status status = TITAN_OK;
 
+    titan_assert(leader >= 0 && leader < plan->classes);
     TRY(draft_program(plan, class, &p, err));
-    const titan_status status = run_passes(plan, p, class, err);
+    if (buckets && leader != class)
+        status = draft_program(plan, leader, &options.leader, err);
+    if (status == TITAN_OK && buckets)
+        status = pass_bucket(p, &options, err);
+    program_close(options.leader);
+    options.leader = NULL;
+    if (status == TITAN_OK && (buckets || reorder))
+        status = pass_hold(p, &options, err);
+    if (status == TITAN_OK && reorder)
+        status = pass_reorder(p, &options, err);
+    if (status == TITAN_OK)
+        status = program_finish(p, err);
     titan_assert(p->layout == plan->layout);
     if (status != TITAN_OK) {
         program_close(p);
