@@ -236,8 +236,9 @@ static void check_rows(struct rank *r)
     const int32_t *recv_counts = on_device, *send_counts = recv_counts + RANKS_MAX;
     float *from = device_floats(r, rows[1] * ROW + 1), *to = device_floats(r, rows[0] * ROW + 1);
     fill(r, from, DTYPE_F32, r->rank, 0, rows[1] * ROW);
-    bool ok =
-        r->comm_ops->all_to_all_v(r->comm, to, recv_counts, from, send_counts, ROW * sizeof(float), r->s) == TITAN_OK;
+    const struct comm_rows exchanged = {
+        .recv = to, .send = from, .recv_counts = recv_counts, .send_counts = send_counts, .bytes = ROW * sizeof(float)};
+    bool ok = r->comm_ops->all_to_all_v(r->comm, &exchanged, r->s) == TITAN_OK;
     double *got = fetch(r, to, DTYPE_F32, rows[0] * ROW + 1);
     size_t at = 0;
     for (int peer = 0; peer < r->world; peer++) {

@@ -231,7 +231,9 @@ static void check_all_to_all_v(struct rank_context *ctx, const struct operation 
         for (size_t i = 0; i < (size_t)send_counts[r] * row; i++)
             a[out++] = (unsigned char)((size_t)(o->number + 31 * ctx->rank + 7 * r) + i * 13);
     }
-    RANK_CHECK(ctx, ctx->ops->all_to_all_v(ctx->comm, b, recv_counts, a, send_counts, row, ctx->stream) == TITAN_OK);
+    const struct comm_rows rows = {
+        .recv = b, .send = a, .recv_counts = recv_counts, .send_counts = send_counts, .bytes = row};
+    RANK_CHECK(ctx, ctx->ops->all_to_all_v(ctx->comm, &rows, ctx->stream) == TITAN_OK);
     RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
     for (int r = 0; r < ctx->world; r++)
         for (size_t i = 0; i < (size_t)recv_counts[r] * row; i++)

@@ -23,7 +23,7 @@
 #include "base/listen.h"
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 8 /* declarations 45d29ffcabaa94c1 (tests/docs/test_abi.py) */
+#define TITAN_COMM_ABI 9 /* declarations 66233ada28689142 (tests/docs/test_abi.py) */
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator is built with more */
 #define COMM_WORLD_MAX 1024
@@ -55,6 +55,16 @@ enum comm_policy {
 struct comm_tuning {
     enum comm_policy policy;
     int ctas_most; /* thread blocks */
+};
+
+/* Rows that every member exchanges with every other, packed in rank order on both sides. */
+struct comm_rows {
+    void *recv;
+    const void *send;
+    /* [world] in device memory, read when the stream reaches the call: recv_counts[i] rows come from rank i,
+     * send_counts[j] rows go to rank j. */
+    const int32_t *recv_counts, *send_counts;
+    size_t bytes; /* of a row */
 };
 
 struct comm_ops {
@@ -112,11 +122,9 @@ struct comm_ops {
     titan_status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root, struct stream *s);
     /* Slice j (bytes) of send goes to rank j; slice i of recv comes from rank i. Not in place. */
     titan_status (*all_to_all)(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s);
-    /* Slices of different sizes: rows send_counts[j] go to rank j, recv_counts[i] rows come from rank i, each row_bytes
-     * long, packed in rank order on both sides. The counts (world) are int32 in device memory, read when the stream
-     * reaches the call; a GPU's communicator makes the host wait for that. */
-    titan_status (*all_to_all_v)(struct comm *comm, void *recv, const int32_t *recv_counts, const void *send,
-                                 const int32_t *send_counts, size_t row_bytes, struct stream *s);
+    /* Slices of different sizes. rows is borrowed until the return. A GPU's communicator makes the host wait until the
+     * stream has reached the call. */
+    titan_status (*all_to_all_v)(struct comm *comm, const struct comm_rows *rows, struct stream *s);
     /* Every rank sends to rank + distance and receives from rank - distance, both modulo world, at once. distance may
      * be negative. Not in place. */
     titan_status (*shift)(struct comm *comm, void *recv, const void *send, size_t bytes, int distance,

@@ -354,11 +354,10 @@ titan_status comm_core_all_to_all(struct comm *comm, void *recv, const void *sen
     return ENQUEUE(ALL_TO_ALL, .recv = recv, .send = send, .count = bytes, .dt = DTYPE_U8);
 }
 
-titan_status comm_core_all_to_all_v(struct comm *comm, void *recv, const int32_t *recv_counts, const void *send,
-                                    const int32_t *send_counts, size_t row_bytes, struct stream *s)
+titan_status comm_core_all_to_all_v(struct comm *comm, const struct comm_rows *rows, struct stream *s)
 {
-    return ENQUEUE(ALL_TO_ALL_V, .recv = recv, .send = send, .count = row_bytes, .dt = DTYPE_U8,
-                   .recv_counts = recv_counts, .send_counts = send_counts);
+    return ENQUEUE(ALL_TO_ALL_V, .recv = rows->recv, .send = rows->send, .count = rows->bytes, .dt = DTYPE_U8,
+                   .recv_counts = rows->recv_counts, .send_counts = rows->send_counts);
 }
 
 titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, size_t bytes, int distance,

@@ -120,8 +120,7 @@ titan_status comm_core_reduce_scatter(struct comm *comm, void *recv, const void 
 titan_status comm_core_all_reduce(struct comm *comm, void *data, size_t count, enum dtype dt, struct stream *s);
 titan_status comm_core_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct stream *s);
 titan_status comm_core_all_to_all(struct comm *comm, void *recv, const void *send, size_t bytes, struct stream *s);
-titan_status comm_core_all_to_all_v(struct comm *comm, void *recv, const int32_t *recv_counts, const void *send,
-                                    const int32_t *send_counts, size_t row_bytes, struct stream *s);
+titan_status comm_core_all_to_all_v(struct comm *comm, const struct comm_rows *rows, struct stream *s);
 titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, size_t bytes, int distance,
                              struct stream *s);
 titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);

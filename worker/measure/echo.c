@@ -62,15 +62,10 @@ static titan_status echo_all_to_all(struct comm *c, void *recv, const void *send
     return TITAN_OK;
 }
 
-static titan_status echo_all_to_all_v(struct comm *c, void *recv, const int32_t *recv_counts, const void *send,
-                                      const int32_t *send_counts, size_t row_bytes, struct stream *s)
+static titan_status echo_all_to_all_v(struct comm *c, const struct comm_rows *rows, struct stream *s)
 {
     (void)c;
-    (void)recv;
-    (void)recv_counts;
-    (void)send;
-    (void)send_counts;
-    (void)row_bytes;
+    (void)rows;
     (void)s;
     return TITAN_OK;
 }

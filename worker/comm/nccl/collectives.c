@@ -233,17 +233,16 @@ titan_status nccl_all_to_all(struct comm *c, void *recv, const void *send, size_
     COLLECTIVE(c, s, "all-to-all", exchange(c, recv, send, NULL, bytes, s));
 }
 
-titan_status nccl_all_to_all_v(struct comm *c, void *recv, const int32_t *recv_counts, const void *send,
-                               const int32_t *send_counts, size_t row_bytes, struct stream *s)
+titan_status nccl_all_to_all_v(struct comm *c, const struct comm_rows *rows, struct stream *s)
 {
-    const size_t bytes = (size_t)c->world * sizeof(*recv_counts);
+    const size_t bytes = (size_t)c->world * sizeof(*rows->recv_counts);
     int32_t own[2], *counts = c->nccl ? c->counts : own;
     if (stream_skips(s))
         return comm_failed(c);
     /* Fetches the counts. The host waits until the stream has got here, and watches the peers meanwhile. */
-    cudaError_t e = cudaMemcpyAsync(counts, recv_counts, bytes, cudaMemcpyDeviceToHost, s->native);
+    cudaError_t e = cudaMemcpyAsync(counts, rows->recv_counts, bytes, cudaMemcpyDeviceToHost, s->native);
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(counts + c->world, send_counts, bytes, cudaMemcpyDeviceToHost, s->native);
+        e = cudaMemcpyAsync(counts + c->world, rows->send_counts, bytes, cudaMemcpyDeviceToHost, s->native);
     TRY(stream_enqueued(s, "row counts", (int)e));
     TRY(cuda_stream_sync(s, NULL));
     for (int i = 0; i < 2 * c->world; i++)
@@ -252,8 +251,8 @@ titan_status nccl_all_to_all_v(struct comm *c, void *recv, const int32_t *recv_c
     if (counts[c->rank] != counts[c->world + c->rank])
         return TITAN_EINVAL;
     if (!c->nccl)
-        return copy_own(c, recv, send, (size_t)own[0] * row_bytes, s);
-    COLLECTIVE(c, s, "all-to-all", exchange(c, recv, send, counts, row_bytes, s));
+        return copy_own(c, rows->recv, rows->send, (size_t)own[0] * rows->bytes, s);
+    COLLECTIVE(c, s, "all-to-all", exchange(c, rows->recv, rows->send, counts, rows->bytes, s));
 }
 
 static ncclResult_t pass_on(struct comm *c, void *recv, const void *send, size_t bytes, int distance, struct stream *s)

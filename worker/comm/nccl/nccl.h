@@ -100,8 +100,7 @@ titan_status nccl_reduce_scatter(struct comm *c, void *recv, const void *send, s
 titan_status nccl_all_reduce(struct comm *c, void *data, size_t count, enum dtype dt, struct stream *s);
 titan_status nccl_broadcast(struct comm *c, void *data, size_t bytes, int root, struct stream *s);
 titan_status nccl_all_to_all(struct comm *c, void *recv, const void *send, size_t bytes, struct stream *s);
-titan_status nccl_all_to_all_v(struct comm *c, void *recv, const int32_t *recv_counts, const void *send,
-                               const int32_t *send_counts, size_t row_bytes, struct stream *s);
+titan_status nccl_all_to_all_v(struct comm *c, const struct comm_rows *rows, struct stream *s);
 titan_status nccl_shift(struct comm *c, void *recv, const void *send, size_t bytes, int distance, struct stream *s);
 titan_status nccl_send(struct comm *c, const void *data, size_t bytes, int to, struct stream *s);
 titan_status nccl_recv(struct comm *c, void *data, size_t bytes, int from, struct stream *s);

@@ -349,7 +349,8 @@ static void wrong_members(struct rank_context *ctx)
     /* Rows of less than nothing, or more to oneself than one takes, are no memory of the communicator. */
     int32_t rows[] = {0, 0, 0}, bad[] = {0, 0, 0};
     bad[(ctx->rank + ctx->world - 1) % ctx->world] = -1;
-    RANK_CHECK(ctx, ctx->ops->all_to_all_v(all.comm, &x, rows, &x, bad, 4, ctx->stream) == TITAN_OK);
+    const struct comm_rows uneven = {.recv = &x, .send = &x, .recv_counts = rows, .send_counts = bad, .bytes = 4};
+    RANK_CHECK(ctx, ctx->ops->all_to_all_v(all.comm, &uneven, ctx->stream) == TITAN_OK);
     titan_status status = rank_sync(ctx);
     RANK_CHECK(ctx, status == TITAN_EINVAL || status == TITAN_EPEER);
     ctx->ops->close(all.comm);
