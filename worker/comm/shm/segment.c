@@ -390,36 +390,6 @@ static titan_status map_at(struct segment *seg, int fd, uint64_t at, struct tita
     return TITAN_OK;
 }
 
-/* Any member may be the first to size the file: all give it the same size. */
-static titan_status map_root(struct segment *seg, int fd, struct titan_error *err)
-{
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return titan_fail_errno(err, "shared segment (descriptor %d)", fd);
-    if ((size_t)st.st_size < seg->layout.bytes && ftruncate(fd, (off_t)seg->layout.bytes) < 0)
-        return titan_fail_errno(err, "cannot give the shared segment %zu bytes", seg->layout.bytes);
-    seg->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* for splits */
-    if (seg->fd < 0)
-        return titan_fail_errno(err, "cannot keep the shared segment");
-    return map_at(seg, fd, 0, err);
-}
-
-static titan_status wait_for_members(struct segment *seg, const atomic_int *abort_flag, struct titan_error *err)
-{
-    uint32_t seen, word;
-    struct forming f = forming_start(abort_flag);
-    if (arrive(seg, &seen))
-        return TITAN_OK;
-    while (!passed(seg->header, seen, &word)) {
-        TRY(forming_check(&f, seg, -1, err));
-        int gone = missing_member(seg, f.look, true);
-        if (gone >= 0 && !passed(seg->header, seen, &word))
-            return segment_give_up(seg, gone, err);
-        sleep_on_generation(seg, word, OPEN_SLEEP_NS);
-    }
-    return TITAN_OK;
-}
-
 /* Joins the mapped segment and waits for the others. A failure breaks the epoch and closes the segment. */
 static titan_status meet(struct segment *seg, const atomic_int *abort_flag, struct titan_error *err)
 {
@@ -435,7 +405,20 @@ static titan_status meet(struct segment *seg, const atomic_int *abort_flag, stru
     self->pid = getpid();
     self->pid_namespace = root->pid_namespace;
     atomic_store(&self->state, RANK_MEMBER);
-    titan_status status = wait_for_members(seg, abort_flag, err);
+
+    /* Waits for the others. */
+    titan_status status = TITAN_OK;
+    uint32_t seen, word;
+    struct forming f = forming_start(abort_flag);
+    const bool last = arrive(seg, &seen);
+    while (!last && status == TITAN_OK && !passed(seg->header, seen, &word)) {
+        status = forming_check(&f, seg, -1, err);
+        const int gone = status == TITAN_OK ? missing_member(seg, f.look, true) : -1;
+        if (gone >= 0 && !passed(seg->header, seen, &word))
+            status = segment_give_up(seg, gone, err);
+        else if (status == TITAN_OK)
+            sleep_on_generation(seg, word, OPEN_SLEEP_NS);
+    }
     /* All members must mean the same communicator. */
     for (int r = 0; r < seg->world && status == TITAN_OK; r++)
         if (seg->ranks[r].epoch != root->epoch || memcmp(seg->ranks[r].id, root->id, COMM_ID_BYTES) != 0)
@@ -471,8 +454,18 @@ titan_status segment_open(struct segment *seg, const struct comm_config *config,
         atomic_init(&seg->pidfds[r], -1);
         seg->names[r] = r;
     }
+
+    const int fd = config->memfd;
+    struct stat st;
+    if (status == TITAN_OK && (fd < 0 || fstat(fd, &st) < 0))
+        status = titan_fail_errno(err, "shared segment (descriptor %d)", fd);
+    /* Any member may be the first to size the file: all give it the same size. */
+    if (status == TITAN_OK && (size_t)st.st_size < seg->layout.bytes && ftruncate(fd, (off_t)seg->layout.bytes) < 0)
+        status = titan_fail_errno(err, "cannot give the shared segment %zu bytes", seg->layout.bytes);
+    if (status == TITAN_OK && (seg->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) /* for splits */
+        status = titan_fail_errno(err, "cannot keep the shared segment");
     if (status == TITAN_OK)
-        status = map_root(seg, config->memfd, err);
+        status = map_at(seg, fd, 0, err);
     if (status == TITAN_OK)
         status = meet(seg, abort_flag, err);
     if (status != TITAN_OK)
