@@ -311,8 +311,7 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     const double bandwidth = nodes == 1 ? m->link_bandwidth : on_one == 1 ? net : MIN(m->link_bandwidth, net);
     const double n = members, steps = nodes > 1 ? nodes + log2(n) : n - 1;
 
-    titan_assert(on_one >= 1 && on_one <= m->node);
-    titan_assert(bytes >= 0 && bandwidth > 0);
+    titan_assert(on_one <= m->node && bytes >= 0 && bandwidth > 0);
     switch (op) {
     case OP_ALL_GATHER: /* bytes: one rank's part */
         return steps * latency + bytes * (n - 1) / bandwidth;

@@ -130,7 +130,8 @@ static int *find_params(const struct program *p, struct params_index *index, con
 static int intern_params(struct emitter *e, enum op op, const struct op_params *params)
 {
     struct program *p = e->p;
-    struct params_index *index = p->params_index;
+    struct params_index *const index = p->params_index;
+    const uint32_t cap = index ? index->cap : 0;
     struct op_params q = {0};
 
     if (params) { /* beyond the operation's own numbers a union may hold anything */
@@ -140,22 +141,22 @@ static int intern_params(struct emitter *e, enum op op, const struct op_params *
 
     if (!ROOM(e, params))
         return 0;
-    if (!index || (uint32_t)p->n_params >= index->cap / 2) {
-        const uint32_t cap = index ? index->cap * 2 : 256;
-        struct params_index *const larger = calloc(1, sizeof *larger + cap * sizeof larger->slot[0]);
+    if ((uint32_t)p->n_params >= cap / 2) {
+        const uint32_t more = cap > 0 ? cap * 2 : 256;
+        struct params_index *const larger = calloc(1, sizeof *larger + more * sizeof larger->slot[0]);
         if (!larger) {
             e->status = TITAN_ENOMEM;
             return 0;
         }
-        larger->cap = cap;
-        titan_assert((uint32_t)p->n_params < cap / 2);
+        larger->cap = more;
+        titan_assert((uint32_t)p->n_params < more / 2);
         for (int i = 0; i < p->n_params; i++)
             *find_params(p, larger, &p->params[i]) = i + 1;
         free(index);
-        p->params_index = index = larger;
+        p->params_index = larger;
     }
 
-    int *slot = find_params(p, index, &q);
+    int *slot = find_params(p, p->params_index, &q);
     if (*slot == 0) {
         p->params[p->n_params] = q;
         *slot = ++p->n_params;
