@@ -89,34 +89,6 @@ static void close_dir(DIR **dir)
         (void)closedir(*dir);
 }
 
-/* An unresponsive disk may answer later. The error is not ignored: this manifest decides the run's line. */
-static titan_status read_head(int at, struct found *f, struct titan_error *err)
-{
-    char name[64], text[HEAD_BYTES + 1];
-    _cleanup_(json_clear) struct json *head = NULL;
-    _cleanup_fd_ int inside = -1, fd = -1;
-    titan_status status;
-    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, f->step);
-    status = dir_open_at(at, name, false, &inside, err);
-    if (status == TITAN_OK)
-        status = file_open_regular(inside, "manifest.json", O_NOFOLLOW, &fd, err);
-    const ssize_t n = fd >= 0 ? pread(fd, text, HEAD_BYTES, 0) : 0;
-    if (n < 0)
-        status = titan_fail_errno(err, "cannot read the manifest in '%s'", name);
-    text[MAX(n, 0)] = '\0';
-
-    /* Cuts the text off before the recipe. The members before the recipe form an object of their own. */
-    char *end = status == TITAN_OK ? strstr(text, HEAD_END) : NULL;
-    if (end)
-        *end = '}';
-    f->known = end && json_parse(text, (size_t)(end + 1 - text), &head, NULL) == TITAN_OK &&
-               json_int(head, "step", -1) == (int64_t)f->step &&
-               checkpoint_line_parse(head, &f->line, NULL) == TITAN_OK;
-    if (!f->known)
-        f->line = (struct checkpoint_line){0};
-    return status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_ENOMEM ? status : TITAN_OK;
-}
-
 static int compare_found_down(const void *a, const void *b)
 {
     const uint64_t x = ((const struct found *)a)->step, y = ((const struct found *)b)->step;
@@ -144,7 +116,32 @@ titan_status checkpoint_line_list(int at, struct checkpoint_line_list *ret, stru
         struct found f = {.step = is_step ? strtoull(e->d_name + 5, &end, 10) : 0};
         if (!is_step || *end || f.step > CHECKPOINT_STEP_MAX)
             continue;
-        TRY(read_head(at, &f, err));
+
+        /* An unresponsive disk may answer later. The error is not ignored: this manifest decides the run's line. */
+        char name[64], text[HEAD_BYTES + 1];
+        _cleanup_(json_clear) struct json *head = NULL;
+        _cleanup_fd_ int inside = -1, file = -1;
+        titan_status status;
+        (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, f.step);
+        status = dir_open_at(at, name, false, &inside, err);
+        if (status == TITAN_OK)
+            status = file_open_regular(inside, "manifest.json", O_NOFOLLOW, &file, err);
+        const ssize_t got = file >= 0 ? pread(file, text, HEAD_BYTES, 0) : 0;
+        if (got < 0)
+            status = titan_fail_errno(err, "cannot read the manifest in '%s'", name);
+        text[MAX(got, 0)] = '\0';
+
+        /* Cuts the text off before the recipe. The members before the recipe form an object of their own. */
+        char *cut = status == TITAN_OK ? strstr(text, HEAD_END) : NULL;
+        if (cut)
+            *cut = '}';
+        f.known = cut && json_parse(text, (size_t)(cut + 1 - text), &head, NULL) == TITAN_OK &&
+                  json_int(head, "step", -1) == (int64_t)f.step &&
+                  checkpoint_line_parse(head, &f.line, NULL) == TITAN_OK;
+        if (!f.known)
+            f.line = (struct checkpoint_line){0};
+        TRY(status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_ENOMEM ? status : TITAN_OK);
+
         if (!VEC_PUSH(all, n, cap, f))
             return titan_fail(err, TITAN_ENOMEM, "no memory to list a folder of checkpoints");
     }

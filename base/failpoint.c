@@ -144,26 +144,6 @@ void failpoint_on_call(titan_status (*fn)(void *arg, const char *name, struct ti
     (void)pthread_mutex_unlock(&all.lock);
 }
 
-/* Finds the armed point that fires at this pass; false: no point fires. */
-static bool goes_off(const char *name, struct point *ret)
-{
-    bool found = false;
-
-    (void)pthread_mutex_lock(&all.lock);
-    for (int i = 0; i < all.n; i++) {
-        struct point *p = &all.points[i];
-        if (strcmp(p->name, name) != 0 || (p->rank >= 0 && p->rank != atomic_load(&failpoint_rank)))
-            continue;
-        p->passed++; /* counts passes of the selected rank only */
-        if (p->always ? p->passed < p->at : p->passed != p->at)
-            continue;
-        *ret = *p;
-        found = true;
-    }
-    (void)pthread_mutex_unlock(&all.lock);
-    return found;
-}
-
 static titan_status pass(const char *name, struct titan_error *err)
 {
     struct point p = {0};
@@ -178,7 +158,25 @@ static titan_status pass(const char *name, struct titan_error *err)
         if (status != TITAN_OK)
             tlog_error(&log, "TITAN_FAILPOINTS is not understood", "reason=\"%s\"", why.msg);
     }
-    if (atomic_load_explicit(&all.armed, memory_order_relaxed) == 0 || !goes_off(name, &p))
+    if (atomic_load_explicit(&all.armed, memory_order_relaxed) == 0)
+        return TITAN_OK;
+
+    /* Finds the armed point that fires at this pass. */
+    bool found = false;
+
+    (void)pthread_mutex_lock(&all.lock);
+    for (int i = 0; i < all.n; i++) {
+        struct point *of = &all.points[i];
+        if (strcmp(of->name, name) != 0 || (of->rank >= 0 && of->rank != atomic_load(&failpoint_rank)))
+            continue;
+        of->passed++; /* counts passes of the selected rank only */
+        if (of->always ? of->passed < of->at : of->passed != of->at)
+            continue;
+        p = *of;
+        found = true;
+    }
+    (void)pthread_mutex_unlock(&all.lock);
+    if (!found)
         return TITAN_OK;
     switch (p.effect) {
     case EFFECT_KILL:

@@ -170,18 +170,6 @@ titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, 
     return TITAN_OK;
 }
 
-/* Does the manifest list optimizer tensors? An unreadable manifest counts as none. */
-static bool has_moments(const char *path, uint64_t step)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    char name[64];
-    _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY), inside = -1;
-    (void)snprintf(name, sizeof name, "step-%08" PRIu64, step);
-    return at >= 0 && dir_open_at(at, name, false, &inside, NULL) == TITAN_OK &&
-           file_read_at(inside, "manifest.json", O_NOFOLLOW, MANIFEST_BYTES_MAX, &text, NULL) == TITAN_OK &&
-           text.len > 0 && strstr(text.data, "\"name\":\"optim.") != NULL;
-}
-
 titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret, bool *ret_any,
                                  struct titan_error *err)
 {
@@ -190,8 +178,20 @@ titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret
     *ret_any = false;
     TRY(list_line(path, &list, err));
     for (size_t i = 0; i < list.n && !*ret_any; i++) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        _cleanup_fd_ int at = -1, inside = -1;
+        char name[64];
         *ret = list.steps[i];
-        *ret_any = *ret == steps || has_moments(path, *ret);
+        *ret_any = *ret == steps;
+        if (*ret_any)
+            break;
+
+        /* Does the manifest list optimizer tensors? An unreadable manifest counts as none. */
+        at = file_open_named(path, O_RDONLY | O_DIRECTORY);
+        (void)snprintf(name, sizeof name, CHECKPOINT_NAME, *ret);
+        *ret_any = at >= 0 && dir_open_at(at, name, false, &inside, NULL) == TITAN_OK &&
+                   file_read_at(inside, "manifest.json", O_NOFOLLOW, MANIFEST_BYTES_MAX, &text, NULL) == TITAN_OK &&
+                   text.len > 0 && strstr(text.data, "\"name\":\"optim.") != NULL;
     }
     *ret = *ret_any ? *ret : 0;
     return TITAN_OK;

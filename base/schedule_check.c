@@ -165,32 +165,6 @@ static struct cell awaited(const struct schedule *s, const struct schedule_walk 
     return cells[at];
 }
 
-/* Follows waiting ranks until the ring closes, then reports the ring, with as many links as fit a message. */
-static titan_status deadlock(const struct schedule *s, const struct schedule_walk *w, int stuck,
-                             struct titan_error *err)
-{
-    int rank = stuck, at;
-    titan_assert(w->next[rank] < s->n_cells[rank]);
-    for (int i = 0; i < s->ranks; i++) /* after as many steps as there are ranks the walk is in the ring */
-        (void)awaited(s, w, rank, &rank, &at);
-    char story[320] = "";
-    int first = rank;
-    size_t len = 0;
-    for (int link = 0; link < 3 && (link == 0 || rank != first); link++) {
-        char stops[CELL_TEXT], wants[CELL_TEXT];
-        int here = rank;
-        cell_text(s->cells[here][w->next[here]], stops);
-        cell_text(awaited(s, w, here, &rank, &at), wants);
-        int n = snprintf(story + len, sizeof story - len,
-                         "%srank %d stops at %s (cell %d), which waits for %s, cell %d of rank %d", len ? "; " : "",
-                         here, stops, w->next[here] + 1, wants, at, rank);
-        len = MIN(len + (size_t)n, sizeof story - 1);
-    }
-    titan_status status = titan_fail(err, TITAN_EINVAL, "deadlock: %s%s", story, rank == first ? "" : "; ...");
-    titan_error_hint(err, "a rank runs its cells in order: put the awaited cells before those that wait");
-    return status;
-}
-
 titan_status schedule_check(const struct schedule *s, struct titan_error *err)
 {
     TRY(check_cells(s, err));
@@ -199,7 +173,29 @@ titan_status schedule_check(const struct schedule *s, struct titan_error *err)
     if (schedule_walk(s, no_time, &w) != TITAN_OK)
         return titan_fail(err, TITAN_ENOMEM, "no memory to check a schedule");
     for (int r = 0; r < s->ranks; r++)
-        if (w.next[r] < s->n_cells[r])
-            return deadlock(s, &w, r, err);
+        if (w.next[r] < s->n_cells[r]) {
+            /* Follows waiting ranks until the ring closes, then reports the ring, with as many links as fit a message.
+             */
+            int rank = r, at;
+            titan_assert(w.next[rank] < s->n_cells[rank]);
+            for (int i = 0; i < s->ranks; i++) /* after as many steps as there are ranks the walk is in the ring */
+                (void)awaited(s, &w, rank, &rank, &at);
+            char story[320] = "";
+            int first = rank;
+            size_t len = 0;
+            for (int link = 0; link < 3 && (link == 0 || rank != first); link++) {
+                char stops[CELL_TEXT], wants[CELL_TEXT];
+                int here = rank;
+                cell_text(s->cells[here][w.next[here]], stops);
+                cell_text(awaited(s, &w, here, &rank, &at), wants);
+                int n = snprintf(story + len, sizeof story - len,
+                                 "%srank %d stops at %s (cell %d), which waits for %s, cell %d of rank %d",
+                                 len ? "; " : "", here, stops, w.next[here] + 1, wants, at, rank);
+                len = MIN(len + (size_t)n, sizeof story - 1);
+            }
+            titan_status status = titan_fail(err, TITAN_EINVAL, "deadlock: %s%s", story, rank == first ? "" : "; ...");
+            titan_error_hint(err, "a rank runs its cells in order: put the awaited cells before those that wait");
+            return status;
+        }
     return TITAN_OK;
 }

@@ -90,27 +90,6 @@ static bool stands_in_v(const struct schedule *s)
     return false;
 }
 
-static titan_status read_lines(struct reader *in, const char *text)
-{
-    const char *end = text + strlen(text);
-    while (end > text && strchr(" \t\r\n", end[-1]))
-        end--;
-    for (const char *at = text, *stop; at < end; at = stop + 1) {
-        stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop)
-            stop = end;
-        if (in->line++ == in->s->ranks)
-            return titan_fail(in->err, TITAN_EINVAL, "%s:%d: more lines than the %d ranks of the pipeline", in->path,
-                              in->line, in->s->ranks);
-        TRY(read_line(in, at, stop));
-    }
-    if (in->line < in->s->ranks)
-        return titan_fail(in->err, TITAN_EINVAL,
-                          "%s: %d line%s, and the pipeline has %d ranks: it takes one line a rank", in->path, in->line,
-                          in->line == 1 ? "" : "s", in->s->ranks);
-    return TITAN_OK;
-}
-
 titan_status schedule_parse(const char *text, const char *path, const struct schedule_shape *shape,
                             struct schedule **ret, struct titan_error *err)
 {
@@ -121,7 +100,22 @@ titan_status schedule_parse(const char *text, const char *path, const struct sch
     if (status != TITAN_OK)
         return err ? titan_error_wrap(err, "%s", path) : status;
     struct reader in = {.path = path, .s = s, .err = err};
-    TRY(read_lines(&in, text));
+    const char *end = text + strlen(text);
+    while (end > text && strchr(" \t\r\n", end[-1]))
+        end--;
+    for (const char *at = text, *stop; at < end; at = stop + 1) {
+        stop = memchr(at, '\n', (size_t)(end - at));
+        if (!stop)
+            stop = end;
+        if (in.line++ == in.s->ranks)
+            return titan_fail(in.err, TITAN_EINVAL, "%s:%d: more lines than the %d ranks of the pipeline", in.path,
+                              in.line, in.s->ranks);
+        TRY(read_line(&in, at, stop));
+    }
+    if (in.line < in.s->ranks)
+        return titan_fail(in.err, TITAN_EINVAL,
+                          "%s: %d line%s, and the pipeline has %d ranks: it takes one line a rank", in.path, in.line,
+                          in.line == 1 ? "" : "s", in.s->ranks);
     s->v_order = stands_in_v(s);
     status = schedule_check(s, err);
     if (status != TITAN_OK)

@@ -334,47 +334,16 @@ static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, 
     return TITAN_OK;
 }
 
-/* A restore under way. */
-struct restoring {
-    const char *dir;
-    int at; /* the open directory */
-    int64_t above;
-    struct restore_report report;
-};
-
-/* Verifies and restores copied bytes, whatever happens to the backup's name meanwhile. The backup may be readable for
- * root alone, or in a folder that others write to. */
-static titan_status restore_copy(const struct signed_backup *b, int from, struct restoring *r, struct titan_error *err)
-{
-    char copy[PATH_MAX] = "", path[PATH_MAX];
-    struct signature s;
-    _cleanup_fd_ int fd = -1, lock = -1;
-    titan_status status = take_in(from, r->at, copy, &fd, err);
-    if (status == TITAN_OK)
-        status = signed_check(b, fd, &s, err);
-    if (status == TITAN_OK && snprintf(path, sizeof(path), "%s/%s", r->dir, copy) >= (int)sizeof(path))
-        status = titan_fail(err, TITAN_EINVAL, "'%s': path is too long", r->dir);
-    const bool locked_before = faccessat(r->at, "lock", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    if (status == TITAN_OK)
-        status = lock_dir(r->dir, &lock, err);
-    if (status == TITAN_OK)
-        status = backup_restore(path, r->dir, (uint64_t)r->above, clock_wall_ms(), &r->report, err);
-    if (status != TITAN_OK && lock >= 0 && !locked_before)
-        (void)unlinkat(r->at, "lock", 0);
-    if (copy[0])
-        (void)unlinkat(r->at, copy, 0);
-    return status;
-}
-
 static titan_status run_restore(struct ctl *ctl, const struct args *args, const char *backup, struct titan_error *err)
 {
     const char *dir = args_text(args, "state-dir", NULL);
     char wal[PATH_MAX + 8];
     struct stat st;
-    struct restoring r = {.dir = dir};
+    struct restore_report report;
+    int64_t above;
     _cleanup_fd_ int at = -1, from = -1;
     _cleanup_(signed_free) struct signed_backup b = {.path = backup};
-    TRY(args_int(args, "above", 0, INT64_MAX / 2, 0, &r.above, err));
+    TRY(args_int(args, "above", 0, INT64_MAX / 2, 0, &above, err));
     if (!dir) {
         titan_fail(err, TITAN_EINVAL, "admin restore: --state-dir DIR is missing");
         titan_error_hint(err,
@@ -404,10 +373,29 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
         (setgroups(0, NULL) != 0 || setresgid(st.st_gid, st.st_gid, st.st_gid) != 0 ||
          setresuid(st.st_uid, st.st_uid, st.st_uid) != 0))
         return titan_fail_errno(err, "cannot become the owner of '%s'", dir);
-    r.at = at;
-    TRY(restore_copy(&b, from, &r, err));
 
-    const struct restore_report *done = &r.report;
+    /* Verifies and restores copied bytes, whatever happens to the backup's name meanwhile. The backup may be readable
+     * for root alone, or in a folder that others write to. */
+    char copy[PATH_MAX] = "", path[PATH_MAX];
+    struct signature s;
+    _cleanup_fd_ int copied = -1, lock = -1;
+    titan_status status = take_in(from, at, copy, &copied, err);
+    if (status == TITAN_OK)
+        status = signed_check(&b, copied, &s, err);
+    if (status == TITAN_OK && snprintf(path, sizeof(path), "%s/%s", dir, copy) >= (int)sizeof(path))
+        status = titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
+    const bool locked_before = faccessat(at, "lock", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    if (status == TITAN_OK)
+        status = lock_dir(dir, &lock, err);
+    if (status == TITAN_OK)
+        status = backup_restore(path, dir, (uint64_t)above, clock_wall_ms(), &report, err);
+    if (status != TITAN_OK && lock >= 0 && !locked_before)
+        (void)unlinkat(at, "lock", 0);
+    if (copy[0])
+        (void)unlinkat(at, copy, 0);
+    TRY(status);
+
+    const struct restore_report *done = &report;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text, .pretty = true};
     if (ctl->json) {
