@@ -9,37 +9,25 @@
 #include "base/cleanup.h"
 #include "worker/device/device.h"
 
-enum { PATH_MAX_BYTES = 4096, PLACES = 3 };
-
-/* Writes the path of searched folder i. False: this folder does not exist here. */
-static bool search_folder(int i, char text[PATH_MAX_BYTES])
-{
-    titan_assert(i >= 0 && i < PLACES);
-    if (i == 2) {
-        const char *dir = getenv("TITAN_PLUGIN_DIR");
-        return dir && *dir && snprintf(text, PATH_MAX_BYTES, "%s", dir) < PATH_MAX_BYTES;
-    }
-    char exe[PATH_MAX_BYTES];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-    if (n <= 0)
-        return false;
-    exe[n] = '\0';
-    char *slash = strrchr(exe, '/');
-    if (!slash)
-        return false;
-    *slash = '\0';
-    return snprintf(text, PATH_MAX_BYTES, i == 0 ? "%s" : "%s/../lib/titan", exe) < PATH_MAX_BYTES;
-}
+enum { PATH_MAX_BYTES = 4096 };
 
 /* Path of libtitan-NAME.so; TITAN_ENOTFOUND names the places looked at. */
 static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], struct titan_error *err)
 {
-    char checked[PATH_MAX_BYTES] = "";
-    for (int i = 0; i < PLACES; i++) {
-        char folder[PATH_MAX_BYTES];
-        if (!search_folder(i, folder))
-            continue;
-        if (snprintf(path, PATH_MAX_BYTES, "%s/libtitan-%s.so", folder, name) >= PATH_MAX_BYTES)
+    char exe[PATH_MAX_BYTES], library[PATH_MAX_BYTES] = "", checked[PATH_MAX_BYTES] = "";
+    const ssize_t bytes = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    exe[MAX(bytes, 0)] = '\0';
+    char *const slash = strrchr(exe, '/');
+    if (slash) {
+        *slash = '\0';
+        if (snprintf(library, sizeof library, "%s/../lib/titan", exe) >= PATH_MAX_BYTES)
+            library[0] = '\0';
+    }
+    /* the program's folder, the library folder beside it, and the folder that the user names */
+    const char *const folders[] = {slash ? exe : "", library, getenv("TITAN_PLUGIN_DIR")};
+    for (size_t i = 0; i < ARRAY_SIZE(folders); i++) {
+        const char *const folder = folders[i];
+        if (!folder || !*folder || snprintf(path, PATH_MAX_BYTES, "%s/libtitan-%s.so", folder, name) >= PATH_MAX_BYTES)
             continue;
         if (access(path, R_OK) == 0)
             return TITAN_OK;

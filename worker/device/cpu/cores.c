@@ -13,31 +13,6 @@
 
 #define CGROUPS "/sys/fs/cgroup"
 
-/* Cores among processors: two threads of a core share its units. */
-static int cores_among(const cpu_set_t *set)
-{
-    cpu_set_t seen;
-    int cores = 0;
-
-    CPU_ZERO(&seen);
-    for (int i = 0; i < CPU_SETSIZE; i++) {
-        char path[96];
-        int first = i;
-        if (!CPU_ISSET(i, set))
-            continue;
-        (void)snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
-        FILE *f = fopen(path, "re");
-        if (f) {
-            if (fscanf(f, "%d", &first) != 1 || first < 0 || first >= CPU_SETSIZE)
-                first = i;
-            (void)fclose(f);
-        }
-        cores += !CPU_ISSET(first, &seen);
-        CPU_SET(first, &seen);
-    }
-    return MAX(cores, 1);
-}
-
 double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound)
 {
     char path[PATH_MAX], file[PATH_MAX + 16];
@@ -71,10 +46,30 @@ struct cpu_cores cpu_cores_find(void)
     char *line = NULL;
     double quota = INFINITY;
     uint64_t bound = 0;
-    cpu_set_t set;
+    cpu_set_t set, seen;
+    int cores = 0;
 
+    /* The cores among the processors that this process may use: two threads of a core share its units. */
     CPU_ZERO(&set);
-    const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? cores_among(&set) : 1;
+    CPU_ZERO(&seen);
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        CPU_ZERO(&set);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        char path[96];
+        int first = i;
+        if (!CPU_ISSET(i, &set))
+            continue;
+        (void)snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
+        FILE *f = fopen(path, "re");
+        if (f) {
+            if (fscanf(f, "%d", &first) != 1 || first < 0 || first >= CPU_SETSIZE)
+                first = i;
+            (void)fclose(f);
+        }
+        cores += !CPU_ISSET(first, &seen);
+        CPU_SET(first, &seen);
+    }
+    cores = MAX(cores, 1);
 
     /* The limit of this process's cgroup. The line of cgroup version 2 is "0::/PATH". */
     if (file_read("/proc/self/cgroup", 65536, &cgroups, NULL) == TITAN_OK && cgroups.data)
