@@ -118,7 +118,7 @@ static titan_status parse_slice(const struct json *list, const struct manifest *
                                 struct titan_error *err)
 {
     const int n = m->version == 1 ? 3 : 5;
-    int64_t v[5], rows, cols;
+    int64_t v[5] = {0}, rows, cols;
     int at = 0;
     for (const struct json *x = list->type == JSON_ARRAY ? list->first : NULL; x; x = x->next) {
         if (at == n || x->type != JSON_INT)
@@ -144,9 +144,9 @@ static titan_status parse_slice(const struct json *list, const struct manifest *
         return titan_fail(err, TITAN_ECORRUPT, "elements %" PRId64 "+%" PRId64 " of tensor '%s', which has %" PRId64,
                           v[1], v[2], spec->name, spec->numel);
     struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
-    const int boxes = shard_slices_between(cols, v[1], v[1] + v[2], slices);
-    titan_assert(boxes >= 1 && boxes <= SHARD_SLICES_BETWEEN_MAX);
-    for (int i = 0; i < boxes; i++) {
+    const int n_slices = shard_slices_between(cols, v[1], v[1] + v[2], slices);
+    titan_assert(n_slices >= 1 && n_slices <= SHARD_SLICES_BETWEEN_MAX);
+    for (int i = 0; i < n_slices; i++) {
         slices[i].tensor = (int)v[0];
         file->slices[file->nslices++] = (struct manifest_slice){.slice = slices[i], .range = v[1]};
     }
