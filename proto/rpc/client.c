@@ -65,7 +65,7 @@ struct rpc_client {
     struct rpc_pair *pair; /* NULL: without TLS */
     grpc_channel *channel;
     int socket; /* socket of the one-time connection to a Unix socket with a token; -1 = none */
-    LIST_HEAD(, rpc_stream) open;
+    LIST_HEAD(open_streams, rpc_stream) open;
     bool closing, stopped;
     bool kept; /* the callback that runs keeps its reply */
     void (*done)(void *);
@@ -317,8 +317,8 @@ static void stream_pump(struct rpc_stream *stream)
 
 static void stream_recv(struct rpc_stream *stream)
 {
-    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &stream->incoming};
-    batch(stream, &op, 1, &stream->recv_tag);
+    const grpc_op ops[] = {{.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &stream->incoming}};
+    batch(stream, ops, 1, &stream->recv_tag);
 }
 
 static void stream_cancel(struct rpc_stream *stream)

@@ -59,8 +59,8 @@ void rpc_library_leave(void)
 
 /* --- queue -------------------------------------------------------------------------------------------------------- */
 
-/* tag NULL: no more events will come. */
-static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
+/* tag NULL, by the queue's own thread: no more events will come. */
+void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
 {
     pthread_mutex_lock(&queue->lock);
     bool wake = queue->first == NULL;
@@ -100,14 +100,9 @@ static void *queue_thread(void *arg)
         rpc_queue_rest(queue, &paused_at);
         grpc_event event = grpc_completion_queue_next(queue->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
         drained = event.type == GRPC_QUEUE_SHUTDOWN;
-        queue_append(queue, drained ? NULL : event.tag, event.success != 0);
+        rpc_queue_post(queue, drained ? NULL : event.tag, event.success != 0);
     }
     return NULL;
-}
-
-void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag)
-{
-    queue_append(queue, tag, true);
 }
 
 static void queue_closed(uv_handle_t *handle)

@@ -44,8 +44,8 @@ int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void
 titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
 /* Pauses a resting server's thread between two polls of its connections. *paused_at: private to the thread. */
 void rpc_queue_rest(const struct rpc_queue *queue, int64_t *paused_at);
-/* Makes the loop call tag->fn. Any thread, but not after rpc_queue_stop. */
-void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag);
+/* Makes the loop call tag->fn with ok. Any thread, but not after rpc_queue_stop. */
+void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag, bool ok);
 /* Call once, after the last operation has started. Waits for operations in flight, ends the thread, destroys the
  * completion queue, then calls done on the loop. */
 void rpc_queue_stop(struct rpc_queue *queue, void (*done)(void *), void *data);

@@ -35,7 +35,7 @@ struct rpc_proxy {
     atomic_bool cuts;                      /* some connections are marked for cutting */
     int wake, epoll;
     /* Used by the thread alone. */
-    LIST_HEAD(, rpc_proxy_connection) connections;
+    LIST_HEAD(proxy_connections, rpc_proxy_connection) connections;
     struct rpc_proxy_connection *ended;
     uint32_t n_deadlines;
     uint8_t bytes[READ_BYTES];
@@ -309,7 +309,7 @@ static void ended_post(struct rpc_proxy *proxy)
     while (proxy->ended) {
         struct rpc_proxy_connection *c = proxy->ended;
         proxy->ended = c->next_arrival;
-        rpc_queue_post(proxy->queue, &c->ended); /* from here on the caller may free it */
+        rpc_queue_post(proxy->queue, &c->ended, true); /* from here on the caller may free it */
     }
 }
 

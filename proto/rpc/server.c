@@ -81,14 +81,14 @@ struct rpc_server {
     struct rpc_pair *pair;   /* files of the TLS listeners, or NULL */
     struct rpc_proxy *proxy; /* exists from the server's start to its end */
     struct rpc_tenants tenants;
-    LIST_HEAD(, connection) connections;
+    LIST_HEAD(connections, connection) connections;
     uint32_t n_up; /* connections that gRPC has not shut down */
     struct rpc_refusals refusals;
     int64_t refusal_reported_ms;
     struct endpoint *endpoints; /* the last endpoint stands for methods that are not served */
     struct rpc_services services;
 
-    LIST_HEAD(, rpc_call) open;
+    LIST_HEAD(open_calls, rpc_call) open;
     size_t n_calls; /* slots and calls alive */
     bool started, stopping, stopped;
     uv_timer_t timer; /* finds late requests; during shutdown, ends the grace */
@@ -205,8 +205,8 @@ static void recv_next(struct rpc_call *call)
         return;
     titan_assert(!call->incoming);
     call->receiving = true;
-    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &call->incoming};
-    batch(call, &op, 1, &call->recv_tag);
+    const grpc_op ops[] = {{.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &call->incoming}};
+    batch(call, ops, 1, &call->recv_tag);
 }
 
 static uint32_t message_max(const struct connection *c)
@@ -399,8 +399,9 @@ static void request_tag(struct rpc_tag *tag, bool ok)
     identify(c, &call->identity);
     LIST_INSERT_HEAD(&server->open, call, link);
 
-    const grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &call->cancelled};
-    batch(call, &op, 1, &call->close_tag);
+    const grpc_op ops[] = {
+        {.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &call->cancelled}};
+    batch(call, ops, 1, &call->close_tag);
 
     if (!endpoint->method.path) {
         rpc_call_finish(call, TITAN_EUNSUPPORTED, "no such method");
