@@ -159,7 +159,7 @@ bool args_read_int(const char *text, int64_t *ret)
     return end != text && *end == '\0' && errno == 0;
 }
 
-titan_status args_int(const struct args *args, const char *option, int64_t min, int64_t max, int64_t fallback,
+titan_status args_int(const struct args *args, const char *option, struct int_range legal, int64_t fallback,
                       int64_t *ret, struct titan_error *err)
 {
     const char *text = args_text(args, option, NULL);
@@ -167,14 +167,14 @@ titan_status args_int(const struct args *args, const char *option, int64_t min, 
     if (!text)
         return TITAN_OK;
     int64_t value;
-    if (!args_read_int(text, &value) || value < min || value > max)
+    if (!args_read_int(text, &value) || value < legal.min || value > legal.max)
         return titan_fail(err, TITAN_EINVAL, "--%s %.64s: not a whole number from %lld to %lld", option, text,
-                          (long long)min, (long long)max);
+                          (long long)legal.min, (long long)legal.max);
     *ret = value;
     return TITAN_OK;
 }
 
-titan_status args_real(const struct args *args, const char *option, double min, double max, double fallback,
+titan_status args_real(const struct args *args, const char *option, struct real_range legal, double fallback,
                        double *ret, struct titan_error *err)
 {
     const char *text = args_text(args, option, NULL);
@@ -183,8 +183,9 @@ titan_status args_real(const struct args *args, const char *option, double min, 
         return TITAN_OK;
     char *end;
     double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(value) || value < min || value > max)
-        return titan_fail(err, TITAN_EINVAL, "--%s %.64s: not a number from %g to %g", option, text, min, max);
+    if (end == text || *end != '\0' || !isfinite(value) || value < legal.min || value > legal.max)
+        return titan_fail(err, TITAN_EINVAL, "--%s %.64s: not a number from %g to %g", option, text, legal.min,
+                          legal.max);
     *ret = value;
     return TITAN_OK;
 }

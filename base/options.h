@@ -77,11 +77,18 @@ bool args_has(const struct args *args, const char *option);
 const char *args_text(const struct args *args, const char *option, const char *fallback); /* the last value given */
 /* The i-th value, from 0, of an option that may be repeated; NULL behind the last. */
 const char *args_each(const struct args *args, const char *option, int i);
+/* Both ends are legal. */
+struct int_range {
+    int64_t min, max;
+};
+struct real_range {
+    double min, max;
+};
 /* Reads a whole number, and nothing else. */
 bool args_read_int(const char *text, int64_t *ret);
-titan_status args_int(const struct args *args, const char *option, int64_t min, int64_t max, int64_t fallback,
+titan_status args_int(const struct args *args, const char *option, struct int_range legal, int64_t fallback,
                       int64_t *ret, struct titan_error *err) TITAN_MUST_USE;
-titan_status args_real(const struct args *args, const char *option, double min, double max, double fallback,
+titan_status args_real(const struct args *args, const char *option, struct real_range legal, double fallback,
                        double *ret, struct titan_error *err) TITAN_MUST_USE;
 
 /* Finds a command by its name; NULL: no such command. */

@@ -343,7 +343,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
     int64_t above;
     _cleanup_fd_ int at = -1, from = -1;
     _cleanup_(signed_free) struct signed_backup b = {.path = backup};
-    TRY(args_int(args, "above", 0, INT64_MAX / 2, 0, &above, err));
+    TRY(args_int(args, "above", (struct int_range){0, INT64_MAX / 2}, 0, &above, err));
     if (!dir) {
         titan_fail(err, TITAN_EINVAL, "admin restore: --state-dir DIR is missing");
         titan_error_hint(err,
@@ -541,7 +541,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return run_check(ctl, args, err);
     if (!path || strcmp(action, "check") == 0)
         return titan_fail(err, TITAN_EINVAL, "admin: backup, restore and verify take a FILE, check takes none");
-    TRY(args_int(args, "keep", 1, 100000, 0, &keep, err));
+    TRY(args_int(args, "keep", (struct int_range){1, 100000}, 0, &keep, err));
     if (strcmp(action, "backup") == 0)
         return run_backups(ctl, path, keep, err);
     if (strcmp(action, "restore") == 0)

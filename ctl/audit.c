@@ -41,7 +41,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     int64_t after;
     if (since)
         TRY(when_past(since, clock_wall_ms(), &p.request.since_ms, err));
-    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
+    TRY(args_int(args, "after", (struct int_range){0, INT64_MAX}, 0, &after, err));
     TRY(live_stream_patience(args, &live.patience_ms, err));
     p.request.after_event_id = (uint64_t)after;
     p.request.actor = (char *)(uintptr_t)args_text(args, "actor", "");

@@ -94,7 +94,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     double grace_s;
     if (!c.searched && args->n == 0)
         return titan_fail(err, TITAN_EINVAL, "cancel needs a JOB, or --all, --state, --name, --label, --user");
-    TRY(args_real(args, "grace", 0.001, 3600, 0, &grace_s, err));
+    TRY(args_real(args, "grace", (struct real_range){0.001, 3600}, 0, &grace_s, err));
     c.grace_ms = (uint32_t)(grace_s * 1000);
     titan_status status = jobs_chosen(c.ctl, args, all, JOBS_OPEN, &c.jobs, err);
     if (status == TITAN_OK && c.jobs.n == 0)

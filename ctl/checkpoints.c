@@ -25,7 +25,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         char path[PATH_MAX], *argv[8] = {"titan-worker", "verify", path};
         size_t n = 3;
         int64_t step;
-        TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
+        TRY(args_int(args, "step", (struct int_range){0, INT64_MAX}, -1, &step, err));
         char *word = args->words[1], of_step[64];
         const bool job = strspn(word, "0123456789") == strlen(word);
         if (job && step >= 0) {

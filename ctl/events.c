@@ -46,7 +46,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     uint64_t id = 0;
     if (args->n > 0)
         TRY(args_job(args, 0, &id, err));
-    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
+    TRY(args_int(args, "after", (struct int_range){0, INT64_MAX}, 0, &after, err));
     struct printing p = {.ctl = ctl, .all = args->n == 0, .request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT};
     struct live_stream live = {
         .ctl = ctl,

@@ -8,10 +8,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     char path[PATH_MAX];
     int64_t whole;
     double real;
-    TRY(args_int(args, "max-tokens", 1, 1000000, 1, &whole, err));
-    TRY(args_real(args, "temperature", 0, 100, 0, &real, err));
-    TRY(args_int(args, "top-k", 0, 1000000, 0, &whole, err));
-    TRY(args_int(args, "seed", 0, INT64_MAX, 0, &whole, err));
+    TRY(args_int(args, "max-tokens", (struct int_range){1, 1000000}, 1, &whole, err));
+    TRY(args_real(args, "temperature", (struct real_range){0, 100}, 0, &real, err));
+    TRY(args_int(args, "top-k", (struct int_range){0, 1000000}, 0, &whole, err));
+    TRY(args_int(args, "seed", (struct int_range){0, INT64_MAX}, 0, &whole, err));
     if (!args_has(args, "prompt"))
         return titan_fail(err, TITAN_EINVAL, "generate: --prompt TEXT is missing");
     TRY(checkpoint_resolve(ctl, args, path, err));

@@ -58,7 +58,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 {
     struct ctl *ctl = with;
     struct jobs_search search = {.args = args};
-    TRY(args_int(args, "limit", 1, INT32_MAX, 100, &search.limit, err));
+    TRY(args_int(args, "limit", (struct int_range){1, INT32_MAX}, 100, &search.limit, err));
     struct listing listing = {
         .ctl = ctl, .now_ms = clock_wall_ms(), .labels = args_has(args, "labels") || args_has(args, "label")};
 

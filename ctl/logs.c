@@ -79,8 +79,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     uint64_t id;
     int64_t rank, tail;
     TRY(args_job(args, 0, &id, err));
-    TRY(args_int(args, "rank", 0, 1000000, -1, &rank, err));
-    TRY(args_int(args, "tail", 1, 1000000, 0, &tail, err));
+    TRY(args_int(args, "rank", (struct int_range){0, 1000000}, -1, &rank, err));
+    TRY(args_int(args, "tail", (struct int_range){1, 1000000}, 0, &tail, err));
     struct printing p = {.ctl = ctl, .prefix = rank < 0, .request = TITAN__V1__LOGS_REQUEST__INIT};
     struct live_stream live = {
         .ctl = ctl,

@@ -213,7 +213,7 @@ static titan_status show(struct view *v, const struct args *args, struct titan_e
         .ctl = v->ctl,
         .call = {TITAN_METHOD("Metrics"), &v->request.base, &titan__v1__metric_point__descriptor, each, v}};
     int64_t after;
-    TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
+    TRY(args_int(args, "after", (struct int_range){0, INT64_MAX}, 0, &after, err));
     TRY(live_stream_patience(args, &live.patience_ms, err));
     v->live = v->plot && args_has(args, "follow") && output_terminal(STDOUT_FILENO);
     titan_status status = TITAN_OK;

@@ -132,7 +132,7 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
     _cleanup_(buf_free) struct buf before = BUF_INIT;
     struct pki_certificate old = {.n_hosts = 0};
     (void)gethostname(host, sizeof(host) - 1);
-    TRY(args_int(args, "days", 1, DAYS_MAX, CERTS_COORDINATOR_LIFE_MS / DAY_MS, &days, err));
+    TRY(args_int(args, "days", (struct int_range){1, DAYS_MAX}, CERTS_COORDINATOR_LIFE_MS / DAY_MS, &days, err));
     TRY(state_dir_path(args, "", state, err));
     TRY(pki_dir(args, ca, err));
     (void)snprintf(dir, sizeof(dir), "%s/tls", state);
@@ -188,7 +188,7 @@ static titan_status run_pair(struct ctl *ctl, const struct args *args, enum pki_
     int64_t days = 0, usual = kind == PKI_USER ? CERTS_USER_LIFE_MS : CERTS_NODE_LIFE_MS;
     if (args->n != 2)
         return titan_fail(err, TITAN_EINVAL, "pki %s: a name is missing", pki_kind_name(kind));
-    TRY(args_int(args, "days", 1, DAYS_MAX, usual / DAY_MS, &days, err));
+    TRY(args_int(args, "days", (struct int_range){1, DAYS_MAX}, usual / DAY_MS, &days, err));
     TRY(pki_dir(args, ca, err));
     const char *out = args_text(args, "out", spec.name);
     TRY(make_pair(ca, out, &spec, days, &made, err));

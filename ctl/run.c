@@ -64,7 +64,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     struct ctl *ctl = with;
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     int64_t workers, slots;
-    TRY(args_int(args, "workers", 1, 1024, 0, &workers, err));
+    TRY(args_int(args, "workers", (struct int_range){1, 1024}, 0, &workers, err));
     TRY(run_file_load(&file, &(struct run_source){.path = args->words[0]}, args, workers, true, err));
     TRY(choose_slots(&file.recipe, workers, &slots, err));
     const char *report = args_text(args, "report", NULL);

@@ -77,7 +77,7 @@ static titan_status wait_for(struct ctl *ctl, const struct args *args, bool prog
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     double timeout_s;
-    TRY(args_real(args, "timeout", 0.001, 4000000, 0, &timeout_s, err));
+    TRY(args_real(args, "timeout", (struct real_range){0.001, 4000000}, 0, &timeout_s, err));
     return wait_for(with, args, args_has(args, "follow"), timeout_s, err);
 }
 

@@ -87,7 +87,7 @@ titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char o
     char name[PATH_MAX], *end;
     const char *word = args->words[0], *at = strrchr(word, '@');
     int64_t step = -1, given;
-    TRY(args_int(args, "step", 0, INT64_MAX, -1, &given, err));
+    TRY(args_int(args, "step", (struct int_range){0, INT64_MAX}, -1, &given, err));
     if ((size_t)snprintf(name, PATH_MAX, "%s", word) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
     if (at && at != word && access(word, F_OK) != 0) { /* NAME@STEP, unless a file has that name */

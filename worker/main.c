@@ -62,7 +62,7 @@ struct cli {
 static titan_status cli_read(const struct args *args, struct cli *ret, struct titan_error *err)
 {
     int64_t world;
-    TRY(args_int(args, "workers", 1, COMM_WORLD_MAX, 1, &world, err));
+    TRY(args_int(args, "workers", (struct int_range){1, COMM_WORLD_MAX}, 1, &world, err));
     *ret = (struct cli){.args = args, .world = (int)world};
     return TITAN_OK;
 }
@@ -302,7 +302,7 @@ static titan_status measure(void *with, const struct args *args, struct titan_er
 
     (void)with;
     TRY(cli_read(args, &cli, err));
-    TRY(args_real(args, "seconds", 0.01, 600, MEASURE_S, &options.seconds, err));
+    TRY(args_real(args, "seconds", (struct real_range){0.01, 600}, MEASURE_S, &options.seconds, err));
     titan_status status = read_recipe(&cli, &r, err);
     if (status == TITAN_OK)
         status = recipe_check_world(&r, cli.world, err);
@@ -423,14 +423,14 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
 {
     int64_t job, worker, page_fd, flight_fd;
 
-    TRY(args_int(args, "page-fd", 3, INT32_MAX, 0, &page_fd, err));
-    TRY(args_int(args, "flight-fd", 3, INT32_MAX, 0, &flight_fd, err));
+    TRY(args_int(args, "page-fd", (struct int_range){3, INT32_MAX}, 0, &page_fd, err));
+    TRY(args_int(args, "flight-fd", (struct int_range){3, INT32_MAX}, 0, &flight_fd, err));
     /* The job may run as another user than the agent. Other processes must not read the token and the epochs' keys in
      * this process's memory. */
     if (page_fd)
         (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    TRY(args_int(args, "job", 0, INT64_MAX, 0, &job, err));
-    TRY(args_int(args, "worker", 0, INT64_MAX, 0, &worker, err));
+    TRY(args_int(args, "job", (struct int_range){0, INT64_MAX}, 0, &job, err));
+    TRY(args_int(args, "worker", (struct int_range){0, INT64_MAX}, 0, &worker, err));
     struct agent_connection_options o = {.socket = args_text(args, "socket", NULL),
                                          .page = args_text(args, "page", NULL),
                                          .page_fd = (int)page_fd,

@@ -57,9 +57,10 @@ static titan_status read_options(const struct args *args, struct planner *p, str
                           .operations = args_has(args, "operations")};
     if (device && !p->machine)
         return titan_fail(err, TITAN_EINVAL, "--device: unknown device '%.64s' (%s)", device, cost_machine_names());
-    TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", 1, WORLD_MAX, 0, &world, err));
+    TRY(args_int(args, args_has(args, "workers") ? "workers" : "world", (struct int_range){1, WORLD_MAX}, 0, &world,
+                 err));
     p->world = (int)world;
-    TRY(args_real(args, "memory", 0.001, 1e6, 0, &p->memory_gib, err));
+    TRY(args_real(args, "memory", (struct real_range){0.001, 1e6}, 0, &p->memory_gib, err));
     if (p->json && p->print)
         return titan_fail(err, TITAN_EINVAL, "plan: --print has no JSON");
     if (p->search && (p->timeline || p->picture || p->print || p->operations))

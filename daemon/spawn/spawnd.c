@@ -607,7 +607,7 @@ static titan_status configure(struct spawnd *s, const struct args *args, struct 
     const char *user = args_text(args, "user", "titan"), *group = args_text(args, "group", NULL),
                *worker = args_text(args, "worker", NULL);
     int64_t uid_min;
-    TRY(args_int(args, "min-uid", 1, UINT32_MAX - 1, UID_MIN, &uid_min, err));
+    TRY(args_int(args, "min-uid", (struct int_range){1, UINT32_MAX - 1}, UID_MIN, &uid_min, err));
     s->policy.uid_min = (uid_t)uid_min;
     const struct passwd *found = getpwnam(user);
     if (!found)

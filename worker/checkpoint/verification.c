@@ -139,7 +139,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     size_t n_steps = 0;
     int64_t step;
     (void)with;
-    TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
+    TRY(args_int(args, "step", (struct int_range){0, INT64_MAX}, -1, &step, err));
     (void)snprintf(path, sizeof(path), "%s", args->words[0]);
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
         path[n - 1] = '\0';

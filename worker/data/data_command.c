@@ -173,8 +173,9 @@ static titan_status build(const struct args *args, struct titan_error *err)
     if (o.encoding == TEXT_UTF8 && strcmp(encoding, "utf-8") != 0)
         return titan_fail(err, TITAN_EINVAL, "--encoding is utf-8 or latin-1, not '%.64s'; UTF-16 is known by its mark",
                           encoding);
-    TRY(args_int(args, "threads", 1, 1024, processors(), &threads, err));
-    TRY(args_int(args, "shard-tokens", 1, INT64_C(1) << 40, BUILD_SHARD_TOKENS, &o.shard_tokens, err));
+    TRY(args_int(args, "threads", (struct int_range){1, 1024}, processors(), &threads, err));
+    TRY(args_int(args, "shard-tokens", (struct int_range){1, INT64_C(1) << 40}, BUILD_SHARD_TOKENS, &o.shard_tokens,
+                 err));
     TRY(tokenizer_open_as(o.tokenizer_name, args_text(args, "pattern", NULL), &tokenizer, err));
     o.threads = (int)threads;
     o.tokenizer = tokenizer;
@@ -212,8 +213,8 @@ static titan_status inspect(const struct args *args, struct titan_error *err)
                                 .progress_arg = &line};
     int64_t seed;
     TRY(read_json(args, &o.json, err));
-    TRY(args_int(args, "sample", 0, 1000000, 3, &o.samples, err));
-    TRY(args_int(args, "seed", 0, INT64_MAX, 0, &seed, err));
+    TRY(args_int(args, "sample", (struct int_range){0, 1000000}, 3, &o.samples, err));
+    TRY(args_int(args, "seed", (struct int_range){0, INT64_MAX}, 0, &seed, err));
     o.seed = (uint64_t)seed;
     const titan_status status = data_inspect(&o, &text, err);
     end_progress(&line);

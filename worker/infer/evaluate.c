@@ -202,10 +202,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                                  .progress = isatty(STDERR_FILENO) ? draw_progress : NULL,
                                  .arg = &drawn_ns};
     (void)with;
-    TRY(args_int(args, "steps", -1, 1000000000, 0, &o.steps, err));
+    TRY(args_int(args, "steps", (struct int_range){-1, 1000000000}, 0, &o.steps, err));
     if (args_has(args, "steps") && o.steps == 0)
         return titan_fail(err, TITAN_EINVAL, "--steps 0: a number of steps, or -1 for all of the data");
-    TRY(args_int(args, "seq-len", 1, 1 << 24, 0, &o.seq_len, err));
+    TRY(args_int(args, "seq-len", (struct int_range){1, 1 << 24}, 0, &o.seq_len, err));
     while (o.dataset && kind < ARRAY_SIZE(kinds) && strcmp(o.dataset, kinds[kind]) != 0)
         kind++;
     if (kind == ARRAY_SIZE(kinds))

@@ -226,10 +226,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     const char *output = args_text(args, "output", "table");
     int64_t seed;
     (void)with;
-    TRY(args_int(args, "max-tokens", 0, MAX_TOKENS_LIMIT, MAX_TOKENS_DEFAULT, &o.max_tokens, err));
-    TRY(args_real(args, "temperature", 0, 100, TEMPERATURE_DEFAULT, &o.temperature, err));
-    TRY(args_int(args, "top-k", 0, INT64_MAX, TOP_K_DEFAULT, &o.top_k, err));
-    TRY(args_int(args, "seed", INT64_MIN, INT64_MAX, 0, &seed, err));
+    TRY(args_int(args, "max-tokens", (struct int_range){0, MAX_TOKENS_LIMIT}, MAX_TOKENS_DEFAULT, &o.max_tokens, err));
+    TRY(args_real(args, "temperature", (struct real_range){0, 100}, TEMPERATURE_DEFAULT, &o.temperature, err));
+    TRY(args_int(args, "top-k", (struct int_range){0, INT64_MAX}, TOP_K_DEFAULT, &o.top_k, err));
+    TRY(args_int(args, "seed", (struct int_range){INT64_MIN, INT64_MAX}, 0, &seed, err));
     o.seed = (uint64_t)seed;
     if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
         return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", output);

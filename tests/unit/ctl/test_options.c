@@ -54,9 +54,9 @@ static void test_accepted(void **state)
     assert_string_equal(args_text(&args, "server", ""), "unix:/x");
     assert_string_equal(args_text(&args, "output", ""), "json");
     assert_true(args_has(&args, "follow"));
-    assert_int_equal(args_int(&args, "tail", 1, 10, 0, &n, &err), TITAN_OK);
+    assert_int_equal(args_int(&args, "tail", (struct int_range){1, 10}, 0, &n, &err), TITAN_OK);
     assert_int_equal(n, 5);
-    assert_int_equal(args_int(&args, "rank", 0, 10, -1, &n, &err), TITAN_OK);
+    assert_int_equal(args_int(&args, "rank", (struct int_range){0, 10}, -1, &n, &err), TITAN_OK);
     assert_int_equal(n, 3);
     assert_int_equal(args_job(&args, 0, &job, &err), TITAN_OK);
     assert_int_equal(job, 12);
@@ -128,20 +128,20 @@ static void test_values(void **state)
         char line[64];
         (void)snprintf(line, sizeof(line), "list --limit=%s", bad_numbers[i]);
         assert_int_equal(parse(line, &args, &err), TITAN_OK);
-        assert_int_equal(args_int(&args, "limit", 1, 10, 5, &n, &err), TITAN_EINVAL);
+        assert_int_equal(args_int(&args, "limit", (struct int_range){1, 10}, 5, &n, &err), TITAN_EINVAL);
     }
     assert_int_equal(parse("wait 1 --timeout 2.5", &args, &err), TITAN_OK);
-    assert_int_equal(args_real(&args, "timeout", 0, 10, 0, &x, &err), TITAN_OK);
+    assert_int_equal(args_real(&args, "timeout", (struct real_range){0, 10}, 0, &x, &err), TITAN_OK);
     assert_true(x == 2.5);
     static const char *const bad_reals[] = {"nan", "inf", "11", "-1", "1s"};
     for (size_t i = 0; i < ARRAY_SIZE(bad_reals); i++) {
         char line[64];
         (void)snprintf(line, sizeof(line), "wait 1 --timeout=%s", bad_reals[i]);
         assert_int_equal(parse(line, &args, &err), TITAN_OK);
-        assert_int_equal(args_real(&args, "timeout", 0, 10, 0, &x, &err), TITAN_EINVAL);
+        assert_int_equal(args_real(&args, "timeout", (struct real_range){0, 10}, 0, &x, &err), TITAN_EINVAL);
     }
     assert_int_equal(parse("list", &args, &err), TITAN_OK);
-    assert_int_equal(args_int(&args, "limit", 1, 10, 5, &n, &err), TITAN_OK);
+    assert_int_equal(args_int(&args, "limit", (struct int_range){1, 10}, 5, &n, &err), TITAN_OK);
     assert_int_equal(n, 5); /* not given */
 }
 
