@@ -22,7 +22,7 @@ struct rpc_class {
         grpc_resource_quota *quota;
         uint32_t n; /* tenants with connections */
     } pools[RPC_POOLS];
-    uint32_t turn; /* the next pool to look at first */
+    uint32_t next_pool; /* the pool to look at first for a new user */
     uint32_t n_connections;
     uint32_t n_active; /* pools with connections */
     uint64_t share;    /* memory of each pool */
