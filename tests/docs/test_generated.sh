@@ -28,7 +28,7 @@ report "docs/step.svg is current (make docs)" $?
 import json, sys
 made = {c["file"]: c for c in json.load(open(sys.argv[1]))}
 assert "-std=gnu17" in made["worker/train.c"]["command"].split(), made["worker/train.c"]
-assert '-DTITAN_FDS=' in made["proto/rpc/descriptors.c"]["command"] and "tests/unit/base/test_vec.c" in made
+assert '-DTITAN_FDS=' in made["proto/rpc/services.c"]["command"] and "tests/unit/base/test_vec.c" in made
 END
 } >"$tmp/out" 2>&1
 report "make compdb has programs and tests" $?
