@@ -172,6 +172,8 @@ def checkpoint_damaged(rounds, rng, r):
             text = " ".join(e["message"] + json.dumps(e["detail"]) for e in run.events(since)) + c.ok("logs", run.job, "--tail", 200)
             r.round(resumed_ms=back["time_ms"] - at, not_named=int(shard.name not in text),
                     loaded_damaged=int(back["step"] > newest["detail"]["step"]))
+        # The run writes the damaged one again: the newest checkpoint that is listed is then of a step that it has done.
+        run.await_event(since, "checkpoint.committed", when=lambda e: e["detail"]["step"] >= newest["detail"]["step"])
         finish(r, run, k, repeats=None)
 
 
