@@ -57,14 +57,14 @@ titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, str
     return join(ret_path, err, dir, name);
 }
 
-/* The folder of checkpoints itself may be reached by a link, unless file_refuse_links() says otherwise. */
+/* Opens the folder of checkpoints. A link may lead to the folder, unless file_refuse_links() forbids links. */
 static titan_status open_dir(const char *dir, int *ret_fd, struct titan_error *err)
 {
     *ret_fd = file_open_named(dir, O_RDONLY | O_DIRECTORY);
     return *ret_fd < 0 ? titan_fail_errno(err, "cannot open folder '%s'", dir) : TITAN_OK;
 }
 
-/* What is opened here is closed by the caller, through own. */
+/* Opens the folder if *at is -1. The caller then closes the descriptor, which *own gets too. */
 static titan_status enter(int *at, int *own, const char *dir, struct titan_error *err)
 {
     if (*at >= 0)
@@ -113,7 +113,7 @@ static void close_dir(DIR **dir)
         (void)closedir(*dir);
 }
 
-/* To list what is in the open folder; NULL and errno. */
+/* Opens a listing of the open folder. Returns NULL with errno on failure. */
 static DIR *list_at(int at)
 {
     const int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -130,7 +130,7 @@ static const char *dtype_of(const struct manifest *m, const struct shard_slice *
     return manifest_dtype(&m->tensors[slice->tensor]);
 }
 
-/* A slice of ours lies in its tensor. */
+/* Asserts that a slice of this rank lies inside its tensor. */
 static void assert_inside(const struct checkpoint_part *part, const struct shard_slice *p)
 {
     int64_t rows, cols;
@@ -195,7 +195,7 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
     return buf_failed(entry) ? titan_fail(err, TITAN_ENOMEM, "no memory for a manifest entry") : TITAN_OK;
 }
 
-/* Out of the way, under a name that the next sweep removes. */
+/* Moves the folder out of the way, to the name ret, which the next sweep removes. */
 static titan_status move_aside(int at, const char *name, char ret[2 * NAME_BYTES], struct titan_error *err)
 {
     titan_assert(at >= 0);
@@ -203,7 +203,7 @@ static titan_status move_aside(int at, const char *name, char ret[2 * NAME_BYTES
     return renameat(at, name, at, ret) < 0 ? titan_fail_errno(err, "cannot remove '%s'", name) : TITAN_OK;
 }
 
-/* Has a run of this recipe gone on from that one's checkpoints? */
+/* Can a run with the recipe of `info` have gone on from a checkpoint with the recipe of `there`? */
 static bool continues(const struct checkpoint_info *info, const struct checkpoint_info *there)
 {
     _cleanup_free_ struct recipe *r = NULL;
@@ -216,9 +216,9 @@ static bool continues(const struct checkpoint_info *info, const struct checkpoin
            recipe_continues(r, there->recipe_hash, there->recipe, NULL);
 }
 
-/* Give the folder its final name. A complete checkpoint of the same step, left by a run that was set back, is exchanged
- * for the new one in one move, or in two where the file system has no such move, and then removed; another user's or
- * recipe's is not. */
+/* Gives the folder its final name. A run that was set back may have left a complete checkpoint of the same step. The
+ * new folder takes that checkpoint's place, in one move, or in two if the file system cannot exchange names. Then the
+ * old checkpoint is removed. A checkpoint of another user or recipe is not replaced. */
 static titan_status publish(int at, const char *folder, const char *name, const struct checkpoint_info *info,
                             struct titan_error *err)
 {
@@ -236,7 +236,7 @@ static titan_status publish(int at, const char *folder, const char *name, const 
         return dir_remove_at(at, folder, err);
     if (errno != EINVAL && errno != ENOSYS)
         return titan_fail_errno(err, "cannot exchange '%s' and '%s'", folder, name);
-    char gone[2 * NAME_BYTES]; /* NFS and others */
+    char gone[2 * NAME_BYTES]; /* NFS and others cannot exchange names */
     TRY(move_aside(at, name, gone, err));
     if (renameat(at, folder, at, name) < 0) {
         const titan_status status = titan_fail_errno(err, "cannot rename '%s' to '%s'", folder, name);
@@ -262,7 +262,7 @@ titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *
     if (status == TITAN_OK && !(m.files = calloc((size_t)parts->n, sizeof(*m.files))))
         status = titan_fail(err, TITAN_ENOMEM, "no memory for %d entries", parts->n);
 
-    /* manifest.json of the unfinished folder, durable. */
+    /* Writes manifest.json into the unfinished folder, durably. */
     info->bytes = 0;
     for (int r = 0; r < parts->n && status == TITAN_OK; r++) {
         const struct buf *entry = &parts->entries[r];
@@ -348,7 +348,7 @@ titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, siz
         if (!VEC_PUSH(steps, n, cap, step))
             return titan_fail(err, TITAN_ENOMEM, "no memory to list '%s'", dir);
     }
-    if (errno != 0) /* the list is not all of them */
+    if (errno != 0) /* the list is incomplete */
         return titan_fail_errno(err, "cannot list '%s'", dir);
     if (n > 0)
         qsort(steps, n, sizeof(*steps), compare_steps_down);
@@ -357,7 +357,8 @@ titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, siz
     return TITAN_OK;
 }
 
-/* What is no regular file or folder of ours is not the checkpoint that was written here. */
+/* Turns TITAN_EINVAL into TITAN_ECORRUPT: an entry that is not a regular file or folder was not written as part of a
+ * checkpoint. */
 static titan_status as_damage(titan_status status, struct titan_error *err)
 {
     if (status != TITAN_EINVAL)
@@ -385,7 +386,7 @@ static titan_status read_manifest_at(int at, const char *path, struct manifest *
     return TITAN_OK;
 }
 
-/* ret_at: the checkpoint's folder, left open for its shards; NULL: not wanted. */
+/* ret_at: gets the checkpoint's folder, left open for reading shards; NULL: not wanted. */
 static titan_status read_manifest(const char *path, struct manifest *ret, int *ret_at, struct titan_error *err)
 {
     char dir[PATH_MAX];
@@ -397,7 +398,7 @@ static titan_status read_manifest(const char *path, struct manifest *ret, int *r
             return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", path);
         TRY(open_dir(dir, &above, err));
     }
-    /* The checkpoint's own folder is no link, wherever the folder it lies in may be. */
+    /* The checkpoint's own folder must not be a link. The path to the folder above it may contain links. */
     const titan_status opened =
         as_damage(dir_open_at(slash ? above : AT_FDCWD, slash ? slash + 1 : path, false, &at, err), err);
     if (opened != TITAN_OK && slash)
@@ -409,7 +410,7 @@ static titan_status read_manifest(const char *path, struct manifest *ret, int *r
     return TITAN_OK;
 }
 
-/* A folder that is named by a step holds that step's checkpoint. */
+/* Does the folder's name agree with the step? Only a folder that is named by a step can disagree. */
 static bool name_agrees(const char *path, uint64_t step)
 {
     const char *slash = strrchr(path, '/');
@@ -527,8 +528,8 @@ void checkpoint_info_clear(struct checkpoint_info *info)
     info->recipe = NULL;
 }
 
-/* steps: of one run, newest first. Returns the index of the first that lies before `before` and can be resumed from, as
- * far as its manifest and the sizes of its files tell; n: none. */
+/* steps: steps of one run, newest first. Returns the index of the first step below `before` whose checkpoint can be
+ * resumed from; n: none. Only manifests and file sizes are checked. */
 static size_t newest_to_resume(int at, const uint64_t *steps, size_t n, uint64_t before)
 {
     for (size_t i = 0; i < n; i++) {
@@ -567,7 +568,8 @@ titan_status checkpoint_prune(int at, const char *dir, int keep, const struct ch
     TRY(enter(&at, &own, dir, err));
     TRY(checkpoint_steps(at, dir, &steps, &n, err));
 
-    /* Ours are the ones of this owner and recipe. Both stand near the beginning of a manifest, which may be long. */
+    /* Collects the steps of this owner's and recipe's checkpoints. A manifest may be long, but has both near its
+     * beginning. */
     for (size_t i = 0; i < n && n > (size_t)keep; i++) {
         char begin[2048];
         _cleanup_fd_ int inside = -1, fd = -1;
@@ -614,7 +616,7 @@ static titan_status go_on(struct apart_watch *watch, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Opened once: what is checked is what is read. */
+/* Opens and checks a file. It is opened only once, so that the checked file is also the file that is read. */
 static titan_status open_verified(int at, const struct manifest_file *file, struct apart_watch *watch, int *ret_fd,
                                   struct titan_error *err)
 {
@@ -651,7 +653,7 @@ static titan_status open_verified(int at, const struct manifest_file *file, stru
     return TITAN_OK;
 }
 
-/* Pieces that are wanted, by the manifest's tensor: those of tensor t are list[first[t]..first[t+1]). */
+/* The wanted slices, sorted by the manifest's tensors. The slices of tensor t are list[first[t]..first[t+1]). */
 struct wanted {
     struct shard_slice *list;
     int *first;
@@ -676,7 +678,7 @@ static titan_status sort_wanted(const struct manifest *m, const struct checkpoin
         return titan_fail(err, TITAN_ENOMEM, "no memory for %d tensors and %d pieces", part->n_specs, n);
     for (int i = 0; i < part->n_specs; i++) {
         const struct tensor_spec *spec = &part->specs[i];
-        /* The same program wrote it most times: same list, same place. */
+        /* Most times the same program wrote the checkpoint. Then the tensor has the same place in both lists. */
         const bool same = i < m->ntensors && strcmp(m->tensors[i].name, spec->name) == 0;
         map[i] = same ? i : manifest_find_tensor(m, spec->name);
         if (map[i] < 0)
@@ -687,7 +689,7 @@ static titan_status sort_wanted(const struct manifest *m, const struct checkpoin
             return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has another shape in the checkpoint", t->name);
     }
 
-    int *const next = ret->first + 1; /* of the tensor before it, while they are filled in */
+    int *const next = ret->first + 1; /* next[t]: where tensor t's next slice goes; in the end, where its slices end */
     for (int i = 0; i < n; i++) {
         assert_inside(part, &part->slices[i]);
         next[map[part->slices[i].tensor] + 1]++;
@@ -708,17 +710,18 @@ struct stored {
     const struct safetensors *file;
     const struct safetensors_tensor *tensor;
     struct shard_slice slice;
-    int64_t place; /* of its data in the tensor */
+    int64_t place; /* where the slice's data begins in the file's tensor */
 };
 
-/* Elements [from, from+n) of the box. */
+/* Reads elements [from, from+n) of the stored box. */
 static titan_status read_stored(const struct stored *s, int64_t from, int64_t n, float *out, struct titan_error *err)
 {
     titan_assert(from >= 0 && n > 0 && from + n <= s->slice.rows * s->slice.cols);
     return safetensors_read_floats(s->file, s->tensor, (uint64_t)(s->place + from), out, (size_t)n, err);
 }
 
-/* What stored and wanted have in common: in one go where it is in one place on both sides, otherwise by rows. */
+/* Reads the box that the stored and the wanted slice have in common. It is read in one go if it is contiguous on both
+ * sides, otherwise by rows. */
 static titan_status read_overlap(const struct stored *s, const struct shard_slice *want,
                                  const struct shard_slice *common, struct titan_error *err)
 {
@@ -855,7 +858,7 @@ static titan_status verify_file(int at, const struct manifest *m, const struct m
     return status;
 }
 
-/* The fault is of the checkpoint, not of the program that looks at it. */
+/* Is the status a fault of the checkpoint, not of the program that reads it? */
 static bool is_fault(titan_status status)
 {
     return status == TITAN_ECORRUPT || status == TITAN_EIO || status == TITAN_EPERM || status == TITAN_ENOTFOUND ||

@@ -32,13 +32,13 @@ struct checkpoint_info {
     int world;
     uint64_t recipe_hash;
     struct skipped_steps skipped;
-    uint64_t bytes;               /* bytes of all files; set by load and commit */
-    char owner[320];              /* user that wrote it (base/folder_owner.h); "" = unknown */
-    char *recipe;                 /* resolved run file (TOML); owned after load, borrowed for write */
-    bool model_only;              /* without the optimizer's moments; input of a writer, set by load */
-    bool biases;                  /* with biases of experts; set by load */
-    char metrics[1024];           /* line of metrics.jsonl of its step; "" = unknown */
-    char dtype[8];                /* load: type of its first tensor, a parameter: "F32", "BF16", "F16"; see writer.h */
+    uint64_t bytes;     /* bytes of all files; set by load and commit */
+    char owner[320];    /* user that wrote it (base/folder_owner.h); "" = unknown */
+    char *recipe;       /* resolved run file (TOML); owned after load, borrowed for write */
+    bool model_only;    /* the checkpoint has no moments of the optimizer; input of a writer, set by load */
+    bool biases;        /* the checkpoint has biases of experts; set by load */
+    char metrics[1024]; /* line of metrics.jsonl for the checkpoint's step; "" = unknown */
+    char dtype[8];      /* set by load: the first parameter's type ("F32", "BF16", "F16"); for writing: writer.h */
     char run[IDENTITY_RUN_BYTES]; /* id of the run that wrote it (folder_owner.id); "" = unknown */
     struct run_identity identity;
 };
@@ -49,28 +49,28 @@ struct checkpoint_info {
 /* DIR/.step-00000120.EPOCH of a checkpoint being written. path: char[PATH_MAX]. */
 titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
                                         struct titan_error *err) TITAN_MUST_USE;
-/* Opens that folder, and makes it if missing. A link in its place is refused. */
+/* Opens the unfinished folder, and makes it if missing. A link in its place is refused. */
 titan_status checkpoint_unfinished_open(int at, const char *dir, const struct checkpoint_info *info, int *ret_fd,
                                         struct titan_error *err) TITAN_MUST_USE;
-/* Removes that folder: the checkpoint will not be completed. */
+/* Removes the unfinished folder: the checkpoint will not be completed. */
 titan_status checkpoint_drop(int at, const char *dir, const struct checkpoint_info *info,
                              struct titan_error *err) TITAN_MUST_USE;
 /* A rank's part of a state; all of it is borrowed. */
 struct checkpoint_part {
-    const struct tensor_spec *specs; /* all tensors of the state, also the ones that the rank has no slice of */
+    const struct tensor_spec *specs; /* all tensors of the state, also tensors of which the rank has no slice */
     int n_specs;
     const struct shard_slice *slices; /* their tensors are indices of specs */
     int n_slices;
-    int rank; /* of the writer; checkpoint_load() does not read it */
+    int rank; /* rank of the writer; checkpoint_load() does not read it */
 };
 /* Writes this rank's shard file into the unfinished directory (made if missing) and appends its manifest entry (JSON
  * text) to entry. Blocking; call it from the background writer. Pieces must not overlap between ranks. */
 titan_status checkpoint_write_shard(int at, const char *dir, const struct checkpoint_info *info,
                                     const struct checkpoint_part *part, struct buf *entry,
                                     struct titan_error *err) TITAN_MUST_USE;
-/* All parts, once their shards are durable: the entry of each writing rank. */
+/* All ranks' parts, once the shards are durable: the manifest entry of each writing rank. */
 struct checkpoint_parts {
-    const struct tensor_spec *specs; /* as in each part */
+    const struct tensor_spec *specs; /* as in struct checkpoint_part */
     int n_specs;
     const struct buf *entries; /* by rank */
     int n;
@@ -85,34 +85,36 @@ void checkpoint_sweep(int at, uint64_t epoch);
 /* Steps of the checkpoints in dir, from their names only, newest first; owned by the caller. */
 titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, size_t *ret_n,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Splits these steps: on the run's line (base/checkpoint_line.h), and off it. */
+/* Lists the same steps in two groups: steps on the run's line (base/checkpoint_line.h), and steps off the line. */
 titan_status checkpoint_list_folder(int at, const char *dir, struct checkpoint_line_list *ret,
                                     struct titan_error *err) TITAN_MUST_USE;
-/* Logs a line on the steps off the run's line; no line if there are none. */
+/* Logs the steps that are off the run's line, as one log line; logs nothing if no steps are off it. */
 void checkpoint_log_left(const struct log *log, const char *dir, const struct checkpoint_line_list *list);
 titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
-/* Checks that the manifest parses and is of this step. TITAN_ECORRUPT: it is damaged. */
+/* Checks that the manifest parses and is of this step. TITAN_ECORRUPT: the manifest is damaged. */
 titan_status checkpoint_check(const char *path, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
 /* Newest complete checkpoint in dir that is on the run's line and has a manifest that parses; TITAN_ENOTFOUND. The log
- * (NULL = none) names newer ones that are skipped. path: char[PATH_MAX]. */
+ * (NULL = none) names the newer checkpoints that are skipped. path: char[PATH_MAX]. */
 titan_status checkpoint_latest(const char *dir, const struct log *log, char *ret_path, uint64_t *ret_step,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Resolves a caller's path; *ret_itself: it is a checkpoint, not a folder of them. path: char[PATH_MAX]. */
+/* Resolves a caller's path; *ret_itself: the path is a checkpoint, not a folder of checkpoints. path:
+ * char[PATH_MAX]. */
 titan_status checkpoint_place(const char *path, char *ret_path, bool *ret_itself,
                               struct titan_error *err) TITAN_MUST_USE;
 /* The checkpoint at path, or the newest in a folder of checkpoints, as in checkpoint_latest(); the log names skipped
- * ones. path: char[PATH_MAX]. */
+ * checkpoints. path: char[PATH_MAX]. */
 titan_status checkpoint_find(const char *path, char *ret_path, struct titan_error *err) TITAN_MUST_USE;
-/* Reads and checks the manifest only. TITAN_ECORRUPT: it is damaged, or its step differs from its folder's name. */
+/* Reads and checks the manifest only. TITAN_ECORRUPT: the manifest is damaged, or its step differs from the folder's
+ * name. */
 titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* The same for a step's checkpoint in an open folder. */
+/* Same as checkpoint_read_info(), for a step's checkpoint in an open folder. */
 titan_status checkpoint_read_info_at(int at, uint64_t step, struct checkpoint_info *ret,
                                      struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_info_clear(struct checkpoint_info *info);
 /* Fills the slices. Every spec must be in the manifest with the same shape (TITAN_ECONFLICT names the first that is
- * not). TITAN_ECORRUPT names the damaged file. TITAN_EREVOKED soon after watch->stop becomes non-zero; watch->moved
- * counts bytes read (watch NULL = neither). */
+ * not). TITAN_ECORRUPT names the damaged file. With watch, it returns TITAN_EREVOKED soon after watch->stop becomes
+ * non-zero, and counts the bytes read in watch->moved. */
 titan_status checkpoint_load(const char *path, const struct checkpoint_part *part, struct apart_watch *watch,
                              struct titan_error *err) TITAN_MUST_USE;
 struct verified_checkpoint {
@@ -126,10 +128,10 @@ struct verified_checkpoint {
  * only failures other than damage or unreadable files. */
 titan_status checkpoint_verify(const char *path, struct buf *faults, struct verified_checkpoint *ret,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Steps of checkpoints kept beyond the counted ones; 0 = none. */
+/* Steps of checkpoints that are kept in addition to the newest `keep`; 0 = none. */
 struct spared_checkpoints {
-    uint64_t resumable; /* newest one a run can resume from: newer ones have weights only, or are incomplete */
-    uint64_t sound;     /* newest resumable one from before recently skipped steps (skipped.h) */
+    uint64_t resumable; /* newest checkpoint a run can resume from: newer ones have weights only, or are incomplete */
+    uint64_t sound;     /* newest resumable checkpoint from before recently skipped steps (skipped.h) */
 };
 /* Removes old checkpoints in dir. It considers checkpoints up to this run's step that the run's owner wrote with the
  * run's recipe. Of these it keeps the newest `keep` (0 = all) and *ret_spared. Other and unreadable checkpoints are

@@ -60,8 +60,8 @@ static titan_status refuse_user(const char *path, struct titan_error *err)
     return TITAN_ECONFLICT;
 }
 
-/* Checks the folder's user. An owner file without a user passes if it is the run's own, or if the coordinator found it
- * to be its user's. */
+/* Checks the folder's user. An owner file without a user passes if it is the run's own, or if the coordinator found
+ * that it belongs to the run's user. */
 static titan_status check_user(const char *path, const struct folder_owner *o, const struct folder_found *f,
                                struct titan_error *err)
 {
@@ -153,8 +153,8 @@ static enum taken try_lock(int fd, int how)
     return TAKEN;
 }
 
-/* Tries once to take the open folder. Processes of the same run share the lock. Another run must lock it exclusively to
- * become the owner. */
+/* Tries once to take the open folder. Processes of the same run share the lock. Another run must lock the folder
+ * exclusively to become its owner. */
 static titan_status attempt(const struct job *j, int at, int lock, struct folder_found *f, enum taken *ret,
                             struct titan_error *err)
 {
@@ -167,7 +167,7 @@ static titan_status attempt(const struct job *j, int at, int lock, struct folder
         if (*ret != TAKEN)
             return TITAN_OK;
         TRY(folder_owner_read(at, f, err));
-        if (!f->there || strcmp(f->id, o->id) != 0) /* another run has taken it meanwhile */
+        if (!f->there || strcmp(f->id, o->id) != 0) /* another run has taken the folder meanwhile */
             *ret = BUSY;
         return TITAN_OK;
     }
@@ -177,7 +177,8 @@ static titan_status attempt(const struct job *j, int at, int lock, struct folder
     TRY(folder_owner_read(at, f, err));
     TRY(check_user(j->path, o, f, err));
     TRY(check_recipe(j->path, at, o, f, err));
-    /* Only if this process runs as the job's user: a folder of titand is read by titand's workers of any job. */
+    /* Sets access lists only if this process runs as the job's user. A folder of titand needs none: titand's workers of
+     * any job can read it. */
     struct titan_error fault = {0};
     struct stat st;
     if (fstat(at, &st) == 0 && st.st_uid == geteuid() && (int64_t)st.st_uid == o->user.uid &&
@@ -199,7 +200,8 @@ static titan_status run_take(struct apart *a, struct titan_error *err)
     char name[64];
 
     TRY(failpoint("folder.take", err));
-    TRY(folder_owner_above(j->path, &above, err)); /* makes nothing in another user's folder */
+    /* This check comes first, so that no folder is made inside another user's folder. */
+    TRY(folder_owner_above(j->path, &above, err));
     TRY(check_user(j->path, &j->owner, &above, err));
     TRY(dir_make_named(j->path, err));
     _cleanup_fd_ int at = file_open_named(j->path, O_RDONLY | O_DIRECTORY);

@@ -21,7 +21,7 @@
 
 #define FOLDER_LOCK_NAME "titan-lock"
 
-/* A run, the same in all its processes. */
+/* A run. All processes of a run have equal data here. */
 struct folder_owner {
     char id[128];   /* unique to the run */
     char name[128]; /* for messages: "job 5" */
@@ -41,19 +41,19 @@ struct folder {
 };
 #define FOLDER_NONE ((struct folder){.at = -1, .lock = -1})
 
-/* checkpoint_list_folder on its own thread (apart.h). */
+/* Calls checkpoint_list_folder() on its own thread (apart.h). */
 titan_status folder_list(const char *path, const struct apart_limit *limit, struct checkpoint_line_list *ret,
                          struct titan_error *err) TITAN_MUST_USE;
-/* The same for a path that may itself be a checkpoint; *ret then has no steps. place: char[PATH_MAX], the resolved
- * path. */
+/* Same as folder_list(), for a path that may itself be a checkpoint; *ret then has no steps. place: char[PATH_MAX], the
+ * resolved path. */
 titan_status folder_find(const char *path, const struct apart_limit *limit, char *ret_place,
                          struct checkpoint_line_list *ret, struct titan_error *err) TITAN_MUST_USE;
-/* checkpoint_check on its own thread. */
+/* Calls checkpoint_check() on its own thread. */
 titan_status folder_look(const char *path, uint64_t step, const struct apart_limit *limit,
                          struct titan_error *err) TITAN_MUST_USE;
-/* Makes the folder, tests that it can be written, and takes it. TITAN_ECONFLICT: another run uses it, or it holds
- * checkpoints of another user or recipe. Any other failure names the folder and the fault. TITAN_ETIMEDOUT: the file
- * system did not answer; log and owner->recipe must then live as long as the process. */
+/* Makes the folder, tests that it can be written, and takes it. TITAN_ECONFLICT: another run uses the folder, or the
+ * folder holds checkpoints of another user or recipe. Any other failure names the folder and the fault.
+ * TITAN_ETIMEDOUT: the file system did not answer; log and owner->recipe must then live as long as the process. */
 titan_status folder_take(const char *path, const struct folder_owner *owner, const struct apart_limit *limit,
                          const struct log *log, struct folder *ret, struct titan_error *err) TITAN_MUST_USE;
 void folder_leave(struct folder *f);

@@ -87,7 +87,7 @@ static titan_status plan_files(struct export *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Removes weights of an earlier export. Readers would take them for this export's weights, or read both. */
+/* Removes weights of an earlier export. Readers would take the earlier weights for this export's, or read both. */
 static titan_status remove_earlier(const struct export *e, struct titan_error *err)
 {
     DIR *const d = fdopendir(dup(e->at));
@@ -116,7 +116,7 @@ static void file_name(const struct export *e, int file, char out[64])
         (void)snprintf(out, 64, "model-%05d-of-%05d.safetensors", file + 1, e->nfiles);
 }
 
-/* Special values beside a tensor's parts, which count from 0: biases of the layer's experts, a copy of the tensor, a
+/* Special values of `part`; a tensor's parts count from 0: biases of the layer's experts, a copy of the tensor, a
  * tensor that is left out. */
 #define PART_BIASES (-1)
 #define PART_COPY (-2)
@@ -203,13 +203,13 @@ static titan_status append_stacked(struct file *f, const struct hf_tensor *t, co
     _cleanup_free_ float *side = NULL;
 
     f->data += numel;
-    if (t->from > 0) /* already appended with the previous tensor's rows */
+    if (t->from > 0) /* these rows were already appended with the previous tensor's rows */
         return TITAN_OK;
     side = malloc((size_t)(t->cols * t->whole) * sizeof *side);
     if (!side)
         return titan_fail(err, TITAN_ENOMEM, "no memory to convert '%s'", name);
     for (int64_t part = 0; part < t->parts; part++) {
-        for (int64_t from = 0; from < t->whole; from += ROWS) /* one cache line of the output at a time */
+        for (int64_t from = 0; from < t->whole; from += ROWS) /* fills one cache line of the output at a time */
             for (int64_t c = 0; c < t->cols; c++)
                 for (int64_t i = from; i < MIN(from + ROWS, t->whole); i++)
                     side[c * t->whole + i] =
@@ -333,10 +333,10 @@ static bool of_bytes(const struct export *e)
     return strcmp(e->trained->recipe.model.tokenizer, "bytes") == 0;
 }
 
-/* In a bytes corpus token 0 separates documents: it ends one text and starts the next. */
+/* In a bytes corpus token 0 separates documents: it is both the end of a text and the beginning of a text. */
 static void put_special_tokens(struct json_writer *w, const struct export *e)
 {
-    json_put_raw(w, "pad_token_id", "null"); /* some classes default to an id of another vocabulary */
+    json_put_raw(w, "pad_token_id", "null"); /* the default of some classes is an id of another vocabulary */
     if (of_bytes(e)) {
         json_put_int(w, "bos_token_id", 0);
         json_put_int(w, "eos_token_id", 0);

@@ -6,7 +6,8 @@
 
 #include "base/cleanup.h"
 
-/* Names within a layer or the whole model. "%d" is the expert's number. NULL: the name depends on the family. */
+/* Names of tensors, within a layer or in the whole model. "%d" is the expert's number. NULL: the name depends on the
+ * family. */
 static const char *const patterns[ROLE_COUNT] = {
     [ROLE_EMBEDDING] = "model.embed_tokens.weight",
     [ROLE_NORM] = "model.norm.weight",
@@ -52,7 +53,8 @@ static bool is_gate_up(enum tensor_role role)
     return role == ROLE_W1 || role == ROLE_W3;
 }
 
-/* Describes our tensors that are parts of one of theirs: they lie one below the other, in our order. */
+/* Describes our tensor if the file has it as part of a larger tensor. There our tensors lie one below the other, in our
+ * order. */
 static void find_fused(const struct model *m, int tensor, struct hf_tensor *ret)
 {
     const struct model_tensor *t = &m->tensors[tensor];

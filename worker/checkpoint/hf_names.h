@@ -2,11 +2,12 @@
 /* hf_names.h - where the files of transformers keep each tensor of a model: the common part of all families, with each
  * family's names from base/hf_families.h.
  *
- * Our tensor is one of their tensors, or several stacked (the experts' matrices), or rows of one (queries, keys and
- * values in one matrix). Rotated heads have another order of rows: our rotary embedding turns adjacent pairs (2i, 2i+1)
- * of a head, theirs turns pairs (i, i + R/2) of the head's R rotated rows. So their row i is our row 2i, and their row
- * R/2 + i is our row 2i+1. Scores, dot products over a head, stay the same. DeepSeek's embedding turns adjacent pairs,
- * unless its configuration has "rope_interleave": false. A vector counts as a matrix of one column.
+ * "Ours" is a tensor of Titan's model, "theirs" a tensor in the files. Our tensor is one of theirs, or several of
+ * theirs stacked (the experts' matrices), or rows of one of theirs (queries, keys and values in one matrix). Rotated
+ * heads have another order of rows: our rotary embedding turns adjacent pairs (2i, 2i+1) of a head, theirs turns pairs
+ * (i, i + R/2) of the head's R rotated rows. So their row i is our row 2i, and their row R/2 + i is our row 2i+1.
+ * Scores, dot products over a head, stay the same. DeepSeek's embedding turns adjacent pairs, unless its configuration
+ * has "rope_interleave": false. A vector counts as a matrix of one column.
  * gpt-oss has the matrices of all experts in one tensor, each transposed, with rows of gate and up in turn. */
 #ifndef TITAN_WORKER_CHECKPOINT_HF_NAMES_H
 #define TITAN_WORKER_CHECKPOINT_HF_NAMES_H

@@ -32,7 +32,7 @@ struct hf_weights {
     struct hf_config config;
     struct shard *shards;
     size_t n, cap;
-    size_t n_indexed; /* tensors that the index names; 0: there is none */
+    size_t n_indexed; /* number of tensors that the index names; 0: there is no index */
     /* every tensor of every shard, by name */
     struct entry {
         const struct safetensors_tensor *tensor;
@@ -101,7 +101,7 @@ static titan_status open_index(struct hf_weights *w, int at, struct titan_error 
     if (!map || map->type != JSON_OBJECT)
         return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "' has no weight_map");
 
-    /* The shards that the index names, each once, in the order of their names. */
+    /* Collects the shards that the index names, each once, in the order of their names. */
     for (const struct json *m = map->first; m; m = m->next) {
         if (m->type != JSON_STRING || !m->string[0] || m->string[0] == '.' || strchr(m->string, '/'))
             return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "': tensor '%.100s' is in no file with a plain name",
@@ -170,7 +170,7 @@ static titan_status open_files(struct hf_weights *w, int at, struct titan_error 
 {
     TRY(hf_config_read(at, w->path, &w->config, err));
     titan_status status = TITAN_OK;
-    if (faccessat(at, SINGLE_NAME, F_OK, 0) == 0) /* before the index, as transformers does it */
+    if (faccessat(at, SINGLE_NAME, F_OK, 0) == 0) /* this file has precedence over the index, as in transformers */
         status = open_shard(w, at, SINGLE_NAME, err);
     else if (faccessat(at, INDEX_NAME, F_OK, 0) == 0)
         status = open_index(w, at, err);
@@ -258,7 +258,7 @@ static titan_status check_one(struct checking *c, const char *name, int ndim, co
     return TITAN_OK;
 }
 
-/* That of config.json, or one that the model can be of. */
+/* Finds the family that config.json names, or without a config.json a family that the model can belong to. */
 static titan_status family_of(const struct hf_weights *w, const struct model *m, const struct hf_family **ret,
                               struct titan_error *err)
 {
@@ -266,15 +266,15 @@ static titan_status family_of(const struct hf_weights *w, const struct model *m,
     return w->config.there ? TITAN_OK : hf_family_of(&m->dims, "", ret, err);
 }
 
-/* A head that is tied in the files alone is the embedding's. */
+/* Is the head read from the embedding? True if the head is tied in the files and has no tensor there. */
 static bool takes_embedding(const struct hf_weights *w, const struct model *m, int tensor)
 {
     return m->tensors[tensor].role == ROLE_OUTPUT && w->config.there && w->config.dims.tied_embeddings &&
            !find(w, "lm_head.weight");
 }
 
-/* The blocks of a tensor in MXFP4, rows of ours: NAME_blocks (parts,whole,cols/32,16) beside NAME_scales
- * (parts,whole,cols/32), both bytes. */
+/* Finds the blocks of a tensor in MXFP4, whose rows are rows of our matrix: NAME_blocks (parts,whole,cols/32,16) beside
+ * NAME_scales (parts,whole,cols/32), both bytes. */
 static const struct entry *mx_blocks(const struct hf_weights *w, const char *name)
 {
     char blocks[HF_NAME_MAX + 8];
@@ -309,7 +309,7 @@ static titan_status check_mx(struct checking *c, const char *name, const struct 
     return TITAN_OK;
 }
 
-/* A number of a layer behind those that the model takes. */
+/* Does the name belong to a layer behind the layers that the model takes? */
 static bool of_further_layer(const struct hf_weights *w, const struct model *m, const char *name)
 {
     static const char prefix[] = "model.layers.";
@@ -335,7 +335,8 @@ void hf_weights_left_out(const struct hf_weights *w, const struct model *m, stru
                    ret_note->len > 0 ? "; " : "", w->config.balance_key, w->config.balance_loss);
 }
 
-/* Is a matrix one of the vocabulary's? Rows all over the matrices: another one differs everywhere. */
+/* Is `other` the same matrix as `table`, which has a row per token? Compares a few rows from all over the matrices:
+ * different matrices differ in every row. */
 static titan_status compare_tables(const struct checking *c, const struct entry *table, const struct entry *other,
                                    bool *ret, struct titan_error *err)
 {
@@ -355,7 +356,8 @@ static titan_status compare_tables(const struct checking *c, const struct entry 
     return TITAN_OK;
 }
 
-/* Modules of multi-token prediction share embedding and head; files may have copies for them. */
+/* Modules of multi-token prediction share the model's embedding and head. Copies for the modules, if the files have
+ * them, must equal the model's matrices. */
 static titan_status check_shared(struct checking *c, struct titan_error *err)
 {
     static const enum tensor_role roles[] = {ROLE_EMBEDDING, ROLE_OUTPUT};
@@ -421,7 +423,7 @@ static titan_status check_all(struct checking *c, struct titan_error *err)
     if (c->n_missing > 0)
         return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is missing, and %zu others", c->missing, c->n_missing - 1);
 
-    /* Biases that a model does not have must not be there either, unless they do nothing. */
+    /* If the model has no such biases, the files must have none either, unless all of them are 0. */
     for (int l = (int)d->n_dense_layers; d->n_experts > 0 && l < model_all_layers(c->m); l++) {
         hf_bias_name(c->family, l, name);
         TRY(check_one(c, name, 1, &d->n_experts, true, err));
@@ -441,7 +443,7 @@ static titan_status check_all(struct checking *c, struct titan_error *err)
     TRY(check_shared(c, err));
     TRY(check_others(c, err));
 
-    /* A head beside a tied embedding must be the same matrix. */
+    /* A head in the files beside a tied embedding must equal the embedding. */
     const struct entry *head = find(c->w, "lm_head.weight"), *embedding = find(c->w, "model.embed_tokens.weight");
     bool same = true;
     if (head && embedding && d->tied_embeddings)
@@ -505,13 +507,13 @@ static titan_status go_on(struct apart_watch *watch, struct titan_error *err)
 
 #define CHUNK_BYTES ((int64_t)1 << 20)
 
-/* Rows [row, row+n) and columns [col, col+cols) of ours of one part. */
+/* Rows [row, row+n) and columns [col, col+cols) of one part, as our matrix counts them. */
 struct rows {
     int64_t part, row, n, col, cols;
     float *out;
 };
 
-/* From a tensor that has its parts on their side. */
+/* Reads the rows from a tensor whose parts are transposed. */
 static titan_status read_side(const struct entry *e, const struct hf_tensor *t, const struct rows *b,
                               struct apart_watch *watch, struct titan_error *err)
 {
@@ -536,7 +538,7 @@ static titan_status read_side(const struct entry *e, const struct hf_tensor *t, 
     return TITAN_OK;
 }
 
-/* The same from blocks of MXFP4, which has rows of ours. */
+/* Same as read_side(), from blocks of MXFP4, whose rows are rows of our matrix. */
 static titan_status read_mx(const struct entry *blocks, const struct entry *scales, const struct hf_tensor *t,
                             const struct rows *b, struct apart_watch *watch, struct titan_error *err)
 {
@@ -567,7 +569,7 @@ static titan_status read_mx(const struct entry *blocks, const struct entry *scal
 titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct shard_slice *p,
                              struct apart_watch *watch, struct titan_error *err)
 {
-    const bool vector = m->tensors[p->tensor].ndim == 1; /* one row there, a column here */
+    const bool vector = m->tensors[p->tensor].ndim == 1; /* a row in p, a column in t */
     const int64_t from = vector ? p->col : p->row, n = vector ? p->cols : p->rows;
     const int64_t col = vector ? 0 : p->col, cols = vector ? 1 : p->cols;
     char name[HF_NAME_MAX];
@@ -579,7 +581,7 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
     TRY(family_of(w, m, &family, err));
     hf_find(family, m, p->tensor, w->config.halves, &t);
     if (t.stacked) {
-        /* Experts that are all in one tensor: a part at a time. A row of biases of ours is a part's column. */
+        /* All experts are in one tensor: reads a part at a time. A row of our biases is a column of a part. */
         const bool bias = model_is_expert_bias(&m->tensors[p->tensor]);
         const int64_t each = bias ? 1 : t.rows;
         hf_name(family, m, p->tensor, 0, name);
@@ -604,7 +606,7 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
         const struct entry *e = find(w, takes_embedding(w, m, p->tensor) ? "model.embed_tokens.weight" : name);
         titan_assert(e);
 
-        /* The rows that stand one behind the other in the same part of theirs as well. */
+        /* Counts the next rows that also follow each other in the same part in the file. */
         const int64_t most = MIN(n - done, (part + 1) * t.rows - row);
         run = t.head == 0 ? most : 1;
         while (run < most && hf_row(&t, row % t.rows + run) == theirs + run)

@@ -19,26 +19,26 @@ struct hf_weights;
 
 /* Is there a weights folder at the path? Checks names only; pytorch_model.bin counts, but is never read. */
 bool hf_weights_are_at(const char *path);
-/* TITAN_ENOTFOUND: the folder or a shard is missing; TITAN_ECORRUPT: it is damaged. Every message names path. */
+/* TITAN_ENOTFOUND: the folder or a shard is missing; TITAN_ECORRUPT: a file is damaged. Every message names path. */
 titan_status hf_weights_open(const char *path, struct hf_weights **ret, struct titan_error *err) TITAN_MUST_USE;
 void hf_weights_close(struct hf_weights *w); /* NULL is fine */
 const struct hf_config *hf_weights_config(const struct hf_weights *w);
 
-/* Do they fit the model? TITAN_ECONFLICT names the first tensor that is missing, has another shape or is unknown. The
- * embedding serves as a missing tied head. Copies of embedding and head that modules of multi-token prediction have may
- * be missing, but are no other matrices. */
+/* Do the weights fit the model? TITAN_ECONFLICT names the first tensor that is missing, has another shape or is
+ * unknown. The embedding serves as a missing tied head. Modules of multi-token prediction may have copies of embedding
+ * and head. The copies may be missing, but must equal the model's matrices. */
 titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
                               struct titan_error *err) TITAN_MUST_USE;
 /* Appends the parts of the files that the model does not take: layers of multi-token prediction, the coefficient of a
  * balance loss. */
 void hf_weights_left_out(const struct hf_weights *w, const struct model *m, struct buf *ret_note);
-/* Checks without checksums, which such a folder lacks: config.json is of a known model, headers and file sizes fit, the
+/* Checks a weights folder, which has no checksums: config.json is of a known model, headers and file sizes fit, the
  * index has each tensor once and no other, and the tensors are m's (m NULL = not checked). TITAN_OK: *ret_files and
  * *ret_bytes have the totals; any other status has the fault. */
 titan_status hf_weights_verify(const char *path, const struct model *m, int *ret_files, uint64_t *ret_bytes,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Reads a box of tensor p->tensor of the model into p->data, as fp32. watch: as in checkpoint_load. After
- * hf_weights_check. */
+/* Reads a box of tensor p->tensor of the model into p->data, as fp32. watch: as in checkpoint_load. Call
+ * hf_weights_check() first. */
 titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct shard_slice *p,
                              struct apart_watch *watch, struct titan_error *err) TITAN_MUST_USE;
 /* Reads the biases that choose a layer's experts (n_experts numbers); zeros if the files have none. */

@@ -13,7 +13,7 @@
 /* Compares the new run (here) with the run that wrote the checkpoint (there). */
 struct comparison {
     const struct identity_check *check;
-    const struct recipe *here, *there; /* there NULL: its text cannot be read */
+    const struct recipe *here, *there; /* there NULL: the checkpoint's recipe cannot be read */
     const struct run_identity *before;
     uint64_t step;
     struct buf faults, notes;
@@ -42,7 +42,7 @@ static void print_source(const struct recipe *r, const struct data_identity *d, 
         (void)snprintf(ret, 160, "%d sources", d->n);
 }
 
-/* Compares what the tokenizers and the data hold. */
+/* Compares the contents of the tokenizers and of the data. */
 static void compare_contents(struct comparison *c)
 {
     const struct run_identity *ours = c->check->here, *theirs = c->before;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* identity.h - a run's identity beside its recipe: the content of its data and tokenizer (independent of paths), the
- * number of samples read, and its line of checkpoints. Checkpoints store it in their manifests. Whatever a run starts
- * from, its stored identity is compared with the new run's. */
+ * number of samples read, and its line of checkpoints. Checkpoints store it in their manifests. When a run starts from
+ * a checkpoint of any run, the stored identity is compared with the new run's identity. */
 #ifndef TITAN_WORKER_CHECKPOINT_IDENTITY_H
 #define TITAN_WORKER_CHECKPOINT_IDENTITY_H
 
@@ -17,7 +17,7 @@ struct run_identity {
     struct data_identity data;
     uint64_t samples; /* samples read by the run up to step `step` */
     uint64_t step;
-    bool moved; /* samples is not step times batch, or the order is not the sources' own; written only */
+    bool moved; /* `samples` is not step times batch, or the order is not the sources' own; written only */
     struct checkpoint_line line;
     char from_run[IDENTITY_RUN_BYTES]; /* run that wrote the checkpoint this run resumed from; "" = none or unknown */
     uint64_t from_step;                /* step of that checkpoint */
@@ -33,7 +33,7 @@ struct identity_check {
     const struct recipe *recipe;     /* resolved recipe of the new run */
     const struct run_identity *here; /* identity of the new run; NULL: only recipes are compared */
     const char *path;                /* path of the checkpoint, for messages */
-    bool own;                        /* path is in the run's own folder; false = another run's */
+    bool own;                        /* true: path is in the run's own folder; false: in another run's folder */
     bool progress;                   /* the run keeps the step, and so the place in the data */
 };
 #define IDENTITY_NOTES_MAX 640

@@ -19,16 +19,16 @@ struct load_source {
     const char *path;
     enum load_from from;
     const struct run_identity *here; /* identity of the new run; NULL: only recipes are compared */
-    bool without_optimizer;          /* moments stay zero, and the count of updates restarts */
+    bool without_optimizer;          /* moments stay zero, and the count of updates restarts at zero */
     bool without_progress;           /* step 0, no tokens seen, no samples read */
     /* --- found */
     char notes[IDENTITY_NOTES_MAX]; /* accepted differences, one per line */
     struct run_identity identity;   /* identity of the checkpoint */
 };
 
-/* Loads masters, moments, biases and numbers. A checkpoint without moments is accepted if none are wanted, at step 0,
- * and at the run's last step; otherwise TITAN_EUNSUPPORTED. TITAN_ECONFLICT: it is of another model or run
- * (identity.h); names the difference. TITAN_EREVOKED and TITAN_ETIMEDOUT: limit. */
+/* Loads masters, moments, biases and numbers. A checkpoint without moments is accepted if no moments are wanted, at
+ * step 0, and at the run's last step; otherwise TITAN_EUNSUPPORTED. TITAN_ECONFLICT: the checkpoint is of another model
+ * or run (identity.h); the error names the difference. TITAN_EREVOKED and TITAN_ETIMEDOUT: see struct apart_limit. */
 titan_status load_state(struct train_state *state, struct load_source *source, const struct recipe *recipe,
                         const struct apart_limit *limit, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
 

@@ -14,14 +14,14 @@
  *
  * "skipped" is present only after skipped steps: state/skipped.h.
  *
- * The last member covers every byte before its comma. The reader bounds and checks all values: slices lie inside their
- * tensors and cover each of them exactly once, file names are plain names.
+ * The checksum in the last member covers every byte before the comma that precedes this member. The reader bounds and
+ * checks all values: slices lie inside their tensors and cover each of them exactly once, file names are plain names.
  *
  * "line", "run", "from" and "identity" (identity.h) may be missing; older programs skip them. Version 5 is written if
  * older programs would resume at a wrong place: a branch, or samples that do not follow from steps and batch. Version 4
- * is written if tensors have different types, each its "dtype" of "F32", "BF16" and "F16"; version 3 if all have one
- * type other than "F32". Version 1 had "pieces":[[tensor,start,count],...], ranges of elements; they are read as the
- * boxes they consist of. */
+ * is written if tensors have different types: the "dtype" of each is "F32", "BF16" or "F16". Version 3 is written if
+ * all tensors have one type other than "F32". Version 1 had "pieces":[[tensor,start,count],...], ranges of elements;
+ * the reader turns each range into boxes. */
 #ifndef TITAN_WORKER_CHECKPOINT_MANIFEST_H
 #define TITAN_WORKER_CHECKPOINT_MANIFEST_H
 
@@ -56,7 +56,7 @@ static inline const char *manifest_dtype(const struct tensor_spec *spec)
     return spec->dtype[0] ? spec->dtype : "F32";
 }
 
-/* TITAN_ECORRUPT with the fault. Free ret with manifest_clear, also after a failure. */
+/* TITAN_ECORRUPT: the error names the fault. Free ret with manifest_clear, also after a failure. */
 titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Prints the text for manifest_parse. */
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
@@ -66,7 +66,7 @@ void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *
 #define MANIFEST_SLICE_NAME_MAX 160
 void manifest_slice_name(const struct manifest *m, const struct manifest_slice *slice,
                          char ret[MANIFEST_SLICE_NAME_MAX], int64_t *ret_place);
-/* One file's entry as text, and back: a rank's report to rank 0. */
+/* Print and parse the entry of one file, which a rank reports to rank 0 as text. */
 void manifest_print_file(const struct manifest_file *file, struct buf *out);
 titan_status manifest_parse_file(const char *text, size_t len, const struct manifest *m, struct manifest_file *ret,
                                  struct titan_error *err) TITAN_MUST_USE;

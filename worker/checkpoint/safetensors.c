@@ -386,8 +386,8 @@ titan_status safetensors_create(int at, const char *path, const struct safetenso
     w->fd = openat(at, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     titan_status status = w->fd < 0 ? titan_fail_errno(err, "cannot create '%s'", path) : TITAN_OK;
 
-    /* Contiguous space, if the file system can reserve it, is faster to write into. A full disk fails here at once;
-     * more than the largest file fails when it is written. */
+    /* Contiguous space, if the file system can reserve it, is faster to write into. On a full disk the function fails
+     * here at once. A size above INT64_MAX fails only when the file is written. */
     const uint64_t bytes = LENGTH_BYTES + text.len + data_bytes;
     if (status == TITAN_OK && bytes <= INT64_MAX && fallocate(w->fd, 0, 0, (off_t)bytes) != 0 &&
         (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
@@ -428,7 +428,7 @@ titan_status safetensors_append_floats(struct safetensors_writer *w, const char 
     for (size_t i = 0; !bf16 && i < n; i++)
         if (isfinite(data[i]))
             largest = MAX(largest, fabsf(data[i]));
-    /* 65504 plus half a unit becomes an infinity in f16, with which every answer of the model is NaN. */
+    /* 65504 plus half a unit becomes an infinity in f16. With it every answer of the model would be NaN. */
     if (largest >= 65520.0F) {
         (void)titan_fail(err, TITAN_EINVAL, "tensor '%s' has magnitudes up to %g, f16 none above 65504", tensor,
                          (double)largest);

@@ -36,9 +36,10 @@ struct safetensors {
 /* Bytes of one element; 0 for an unknown dtype. */
 size_t safetensors_dtype_bytes(const char *dtype);
 
-/* TITAN_ECORRUPT: the file's fault. Every message names path. */
+/* TITAN_ECORRUPT: the file is at fault. Every message names path. */
 titan_status safetensors_open(const char *path, struct safetensors **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Opens an open regular file; takes fd over, also on failure; name is for messages. */
+/* Same as safetensors_open(), for a regular file that is already open. Takes ownership of fd, also on failure. name is
+ * for messages. */
 titan_status safetensors_open_fd(int fd, const char *name, struct safetensors **ret,
                                  struct titan_error *err) TITAN_MUST_USE;
 void safetensors_close(struct safetensors *st); /* NULL is fine */
@@ -72,7 +73,7 @@ struct safetensors_writer;
  * below the open folder `at`, which must outlive the writer, or AT_FDCWD. */
 titan_status safetensors_create(int at, const char *name, const struct safetensors_header *header,
                                 struct safetensors_writer **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Appends the next bytes of the data; entries follow each other, in portions of any size. */
+/* Appends the next bytes of the data, a portion of any size. The entries' data follow each other. */
 titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len,
                                 struct titan_error *err) TITAN_MUST_USE;
 /* Appends n numbers of the named tensor in the file's type, "F32", "BF16" or "F16": rounded to nearest even.

@@ -32,7 +32,7 @@ struct shared {
     uint32_t users[NAMED_MAX], groups[NAMED_MAX];
     size_t n_users, n_groups;
     bool all, was_all; /* shared with all users; was shared with all until now */
-    bool in_job;       /* in a job's folder, which titand's group may read and remove */
+    bool in_job;       /* the checkpoints are in a job's folder, which titand's group may read and remove */
     uint32_t titand;   /* titand's group */
 };
 
@@ -128,7 +128,8 @@ static titan_status let(int fd, const struct shared *s, unsigned bits, struct ti
         return titan_fail_errno(err, "cannot be looked at");
     if (st.st_uid != geteuid())
         return TITAN_OK;
-    /* If the file has an access list, the mode's group bits are the list's mask: the group's own are in the list. */
+    /* If the file has an access list, the mode's group bits are the list's mask. The group's own permissions are then
+     * in the list. */
     unsigned group = st.st_mode >> 3 & 7;
     const ssize_t size = fgetxattr(fd, ACCESS, &l, offsetof(struct list, n));
     for (size_t i = 0; size > 0 && i < ((size_t)size - sizeof l.head) / sizeof l.entries[0]; i++) {
@@ -168,8 +169,8 @@ static titan_status let_read(int at, const struct shared *s, int depth, struct t
     return let(at, s, RX, err);
 }
 
-/* Collects the folders above `at` of this process's user and of this group, up to the job's folder, which may be an
- * earlier job's. Folders of a home have another group. */
+/* Collects the folders above `at` that have this process's user and this group, up to the job's folder. The job may be
+ * an earlier one. Folders of a home have another group, so they are not collected. */
 static size_t way_up(int at, gid_t group, int ret[WAY_MAX])
 {
     struct stat st;
@@ -222,7 +223,7 @@ titan_status sharing_set(int at, const char *entries, struct titan_error *err)
         (void)close(way[n - 1]);
     }
     TRY(status);
-    /* This list comes last: it marks the whole as done. */
+    /* This list comes last: it marks the whole work as done. */
     return fsetxattr(at, INHERITED, &inherited, list_bytes(&inherited), 0) == 0
                ? TITAN_OK
                : titan_fail_errno(err, "no access list for what will be in it");

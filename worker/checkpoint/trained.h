@@ -17,7 +17,7 @@ struct trained {
     struct model *model;
 };
 
-/* path: a checkpoint, or a folder of them (its newest). */
+/* path: a checkpoint, or a folder of checkpoints (the newest is opened). */
 titan_status trained_open(const char *path, struct trained *ret, struct titan_error *err) TITAN_MUST_USE;
 void trained_close(struct trained *t);
 /* Loads the n parameters of model->tensors from `first` on, one after the other, into out (sum of their numel). */

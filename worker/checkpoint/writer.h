@@ -4,10 +4,10 @@
  * A thread of each rank copies the rank's state into host memory during the next step; only that step's update waits
  * for the copy. The thread writes the copy as a shard, and beside it the shard's manifest entry as entry-RANK.json.
  * Rank 0's thread waits for all entries, then commits, and removes the checkpoints that are not kept. A rank that
- * cannot write its part cannot report that in the folder: the ranks' own channels report it to rank 0's caller. The
- * caller notifies rank 0's thread, which removes the partial checkpoint once every rank has ended. No thread waits for
- * a peer in a collective, so a peer's death cannot block: once cancelled, rank 0 commits a complete checkpoint or drops
- * it.
+ * cannot write its part cannot report the failure in the folder either: the ranks' own channels report it to rank 0's
+ * caller. The caller notifies rank 0's thread, which removes the partial checkpoint once every rank has ended. No
+ * thread waits for a peer in a collective, so a peer's death cannot block: once cancelled, rank 0 commits a complete
+ * checkpoint or drops an incomplete one.
  *
  * One thread calls; one checkpoint is in progress at a time. */
 #ifndef TITAN_WORKER_CHECKPOINT_WRITER_H
@@ -24,17 +24,19 @@ struct checkpoint_writer;
 
 struct writer_options {
     const char *dir; /* the folder of all checkpoints */
-    /* The folder that the run has taken (folder.h); 0 = any. If the folder is on another file system, its share is no
-     * longer mounted. Another folder of that name must not belong to another run. */
+    /* Device and inode of the folder that the run has taken (folder.h); 0 = any. A folder on another device means that
+     * the share is no longer mounted. A folder with another inode must not belong to another run. */
     dev_t device;
     ino_t inode;
     const char *run; /* the owner's id; NULL = any */
     int rank, world;
     int keep;             /* newest complete checkpoints to keep, 0 = all */
-    const char *hf_dtype; /* with weights only: also write a Hugging Face directory, hf, of this type; NULL = not */
+    const char *hf_dtype; /* for checkpoints with weights only: also write a Hugging Face directory `hf` of this type;
+                             NULL = no */
     const struct layout *layout; /* borrowed */
     struct state_types types;    /* types of the states that the writer gets */
-    /* The states' device, borrowed: memory for their copy is touched ahead (snapshot.h). NULL: with the first copy. */
+    /* The states' device, borrowed. With it, memory for the copy is touched ahead (snapshot.h). NULL: memory is touched
+     * with the first copy. */
     const struct device_handle *memory_of;
     uint32_t wait_ms;   /* limit for rank 0 to wait for the others' entries; 0 = 10 minutes */
     uint32_t show_ms;   /* limit for a written entry to be visible on rank 0's node; 0 = 60 s, NFS's acdirmax */
@@ -56,10 +58,10 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
  * is fine. */
 void checkpoint_writer_close(struct checkpoint_writer *w);
 
-/* Starts to copy and write the state, as s leaves it; the state must not change until checkpoint_writer_await_copy()
- * returns. Waits for an earlier write first; checkpoint_writer_collect() returns that write's failure. info: step,
- * epoch, tokens, world, hash, skipped steps, recipe text (copied), weights only or not; dtype: the type of all data, ""
- * = each part in the state's own type. */
+/* Starts to copy and write the state in which stream s leaves it. The state must not change until
+ * checkpoint_writer_await_copy() returns. Waits for an earlier write first; checkpoint_writer_collect() returns that
+ * write's failure. info: step, epoch, tokens, world, hash, skipped steps, recipe text (copied), weights only or not;
+ * dtype: the type of all data, "" = each tensor in the state's own type. */
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s,
                                      struct titan_error *err) TITAN_MUST_USE;
@@ -69,13 +71,13 @@ void checkpoint_writer_await_copy(struct checkpoint_writer *w);
 void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const char *why);
 /* Call on rank 0: every other rank has written its part of the last started checkpoint, or has none. */
 void checkpoint_writer_parts_over(struct checkpoint_writer *w);
-/* The result of the last start, once. *ret_new false with TITAN_OK: no result, or still in progress (wait: blocks until
- * it ends). *ret_new true with TITAN_OK: *ret holds the checkpoint on rank 0 (step 0 elsewhere). Otherwise the
- * checkpoint's failure, of any status; *ret then holds the failed step, without a path. */
+/* Returns the result of the last start, once. *ret_new false with TITAN_OK: no result, or still in progress (wait:
+ * blocks until it ends). *ret_new true with TITAN_OK: *ret holds the checkpoint on rank 0 (step 0 elsewhere). Otherwise
+ * the checkpoint's failure, of any status; *ret then holds the failed step, without a path. */
 titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, bool *ret_new,
                                        struct written_checkpoint *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The epoch is over: stops to wait for peers, and soon for the disk. A write with all entries present is still
- * committed; otherwise start and collect return TITAN_EREVOKED. Any thread. */
+/* The epoch is over: the writer no longer waits for peers, and soon no longer for the disk. A write with all entries
+ * present is still committed; otherwise start and collect return TITAN_EREVOKED. Any thread. */
 void checkpoint_writer_cancel(struct checkpoint_writer *w);
 
 #endif

@@ -68,7 +68,7 @@ titan_status comm_core_error(struct comm_core *core, struct titan_error *err)
     return status;
 }
 
-/* Fails this communicator and all its splits: the first failure is kept, waits end. */
+/* Fails this communicator and all its splits: keeps the first failure and ends all waits. */
 static void fail_tree(struct comm_core *core, const struct titan_error *failure)
 {
     titan_assert(failure->status != TITAN_OK);
@@ -106,7 +106,8 @@ void comm_core_adopt(struct comm_core *parent, struct comm_core *child)
     parent->children = child;
     struct titan_error failure = parent->failure;
     (void)pthread_mutex_unlock(&parent->lock);
-    /* A thread that ended the parent either found the child in the list, or its effect is seen here. */
+    /* A thread that failed or revoked the parent either found the child in the parent's list, or its effect is seen
+     * here. */
     if (failure.status != TITAN_OK)
         fail_tree(child, &failure);
     if (atomic_load(&parent->revoked))
@@ -142,7 +143,7 @@ static titan_status run_parts(struct comm_core *core, const struct comm_request 
                                   core->rank, r->send_counts[core->rank], r->recv_counts[core->rank]);
         }
         size_t bytes = r->count * dtype_bytes(r->dt);
-        if (core->world == 1) { /* a member alone receives its own data */
+        if (core->world == 1) { /* the only member receives its own data */
             const bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL ||
                                r->op == COMM_ALL_TO_ALL_V || r->op == COMM_SHIFT;
             bytes *= r->op == COMM_ALL_TO_ALL_V ? (size_t)r->send_counts[0] : 1;
@@ -201,7 +202,7 @@ static titan_status run_request(void *arg, struct titan_error *err)
             status = titan_fail(&local, TITAN_EREVOKED, "the epoch was revoked");
         if (status != TITAN_OK) {
             comm_core_fail(core, &local);
-            status = comm_core_error(core, &local); /* the first failure, if another member failed earlier */
+            status = comm_core_error(core, &local); /* returns the first failure, if another member failed earlier */
         }
     }
     if (status != TITAN_OK && err)
@@ -220,7 +221,7 @@ static titan_status enqueue(struct comm *comm, const struct comm_request *call)
         (sums && call->dt != DTYPE_F32 && call->dt != DTYPE_F64 && call->dt != DTYPE_BF16))
         return TITAN_EINVAL;
     struct comm_request *const group = &core->group;
-    if (core->grouping) { /* run at the group's end */
+    if (core->grouping) { /* the request runs at the group's end */
         if (group->n_parts > 0 && group->stream != call->stream)
             return TITAN_EINVAL;
         group->stream = call->stream;
@@ -239,9 +240,9 @@ static titan_status enqueue(struct comm *comm, const struct comm_request *call)
     (void)pthread_mutex_unlock(&core->lock);
     if (!core->device || !r->stream)
         return run_request(r, NULL);
-    /* A stream that runs calls at once has freed the request on return, whatever it returns: a failed request must not
-     * be freed twice. A stream that cannot take the call leaves the request in the list until the communicator is
-     * shut. */
+    /* A stream that runs calls at once has freed the request when stream_call() returns, even after a failure. So the
+     * request must not be freed here. If a stream cannot take the call, the request stays in the list until the
+     * communicator is shut. */
     return core->device->ops->stream_call(r->stream, run_request, r, NULL);
 }
 
@@ -268,7 +269,7 @@ void comm_core_shut(struct comm_core *core)
 {
     titan_assert(!core->children);
     struct stream *s = busy_stream(core);
-    if (s) /* revoke the whole tree: another communicator's operation may block the stream */
+    if (s) /* revoke the whole tree, because another communicator's operation may block the stream */
         comm_core_revoke(root_of(core));
     if (core->parent) {
         (void)pthread_mutex_lock(&core->parent->lock);
@@ -279,7 +280,7 @@ void comm_core_shut(struct comm_core *core)
         (void)pthread_mutex_unlock(&core->parent->lock);
     }
     for (; s; s = busy_stream(core)) {
-        /* The stream's requests fail now without waiting for a peer. A failed stream has skipped them; they are
+        /* The stream's requests fail now without waiting for a peer. A failed stream has skipped its requests; they are
          * dropped. */
         (void)core->device->ops->stream_sync(s, NULL);
         (void)pthread_mutex_lock(&core->lock);

@@ -4,10 +4,12 @@
  *
  * A request lives from the call that enqueues it until its stream has run or skipped it. The first failure is kept:
  * later requests fail with it at once. Members may use several streams, but one communicator's requests must run in the
- * order they were enqueued. If it has messages only, that order is needed among sends and among receives.
+ * order in which they were enqueued. In a communicator with messages only, sends keep their order among themselves, and
+ * so do receives.
  *
  * An epoch's communicators are a tree: the opened communicator, and its splits. They fail together, because a member
- * that fails in one does not reach the others either. Locks are taken from the root downwards. */
+ * that fails in one communicator does not reach its calls in the others either. Locks are taken from the root
+ * downwards. */
 #ifndef TITAN_WORKER_COMM_CORE_H
 #define TITAN_WORKER_COMM_CORE_H
 
@@ -41,7 +43,7 @@ struct comm_request {
     const void *send;
     size_t count; /* elements of dt: a rank's share (gather, scatter, all-to-all), the total, or a row (all-to-all-v) */
     enum dtype dt;
-    int peer;                                 /* root, to, from; a shift's distance, 0 <= distance < world */
+    int peer; /* root, receiver or sender; for a shift its distance, 0 <= distance < world */
     const int32_t *recv_counts, *send_counts; /* all-to-all-v */
     struct comm_request *parts;               /* requests of a group */
     int n_parts, cap_parts;
@@ -66,7 +68,7 @@ struct comm_transport {
     titan_status (*barrier)(struct comm *c, struct titan_error *err);
     /* n sends and receives, all at once. Messages to one peer in one direction keep their order. */
     titan_status (*pass)(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err);
-    /* Ends every wait in these operations: the communicator is revoked or has failed. Any thread. */
+    /* Ends every wait in these operations, once the communicator is revoked or has failed. Any thread may call it. */
     void (*wake)(struct comm_core *core);
 };
 
@@ -76,8 +78,8 @@ struct comm_core {
     const struct comm_transport *transport;
     atomic_int revoked;
     atomic_int failed;        /* failure is set */
-    struct comm_core *parent; /* NULL: opened, not split from another */
-    bool grouping;            /* for the owner's thread: between group_begin and group_end */
+    struct comm_core *parent; /* NULL: this communicator was opened, not split */
+    bool grouping;            /* true between group_begin and group_end; only the owner's thread uses it */
     struct comm_request group;
     pthread_mutex_t lock;       /* protects the fields below */
     struct titan_error failure; /* TITAN_OK = none */
@@ -88,12 +90,12 @@ struct comm_core {
 /* TITAN_EINVAL: a rank outside the world; TITAN_EUNSUPPORTED: the host cannot reach the device's memory. */
 titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
                             const struct device_handle *device, struct titan_error *err) TITAN_MUST_USE;
-/* Makes a child for these members of the parent, not yet known to the parent. TITAN_EINVAL: the members do not ascend,
- * or the caller is not a member; TITAN_EREVOKED, or the parent's failure. */
+/* Makes a child for these members of the parent. The parent does not know the child yet. TITAN_EINVAL: the members do
+ * not ascend, or the caller is not a member; TITAN_EREVOKED, or the parent's failure. */
 titan_status comm_core_init_child(struct comm_core *child, const struct comm_core *parent, const int *members, int n,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* The child is complete: from now on it is revoked and fails with its parent; at once if the parent already is or
- * did. */
+/* Tells the parent that the child is complete. From now on the child fails or is revoked with its parent, and at once
+ * if the parent has already failed or been revoked. */
 void comm_core_adopt(struct comm_core *parent, struct comm_core *child);
 /* Revokes the epoch if requests are left, waits until none runs or can still run, and frees them. Their streams must be
  * open; children must be closed. */
@@ -126,7 +128,7 @@ titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, si
 titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);
 titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s);
 titan_status comm_core_barrier(struct comm *comm, struct stream *s);
-/* All of these, for a table of operations. */
+/* Initializers that put these operations into a struct comm_ops. */
 #define COMM_CORE_OPERATIONS                                                                                           \
     .revoke = comm_core_revoke_comm, .group_begin = comm_core_group_begin, .group_end = comm_core_group_end,           \
     .all_gather = comm_core_all_gather, .reduce_scatter = comm_core_reduce_scatter,                                    \

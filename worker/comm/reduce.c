@@ -6,11 +6,12 @@
 #include "base/bf16.h"
 #include "base/cleanup.h"
 
-/* Elements of a block. A block of the sum stays in the first-level cache while source after source is added. */
+/* Elements of a block. A block of the sum stays in the first-level cache while the sources are added to it one by
+ * one. */
 #define BLOCK 2048
 
-/* Compiles each loop once per vector width; the loader chooses. No instruction here can change a result: every element
- * is summed by itself, in rank order. */
+/* Compiles each loop once per vector width; the loader chooses one version. The choice cannot change a result, because
+ * every element is summed by itself, in rank order. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VECTORISE __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #else

@@ -41,8 +41,8 @@ static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], str
     return TITAN_ENOTFOUND;
 }
 
-/* Reports why a plug-in cannot be loaded. A library that is too old may lack a function that the plug-in needs. Then
- * the plug-in's own reason counts, otherwise the loader's message. */
+/* Reports why a plug-in cannot be loaded. If a library is too old and lacks a function that the plug-in needs, the
+ * plug-in's own reason is reported, otherwise the loader's message. */
 static titan_status not_loaded(const char *name, const char *path, struct titan_error *err)
 {
     titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be loaded: %s", name, dlerror());

@@ -95,7 +95,7 @@ struct matmul_args {
     void *work;
 };
 
-/* Checks the arguments of a plain product, without those of grouped or float8 products. */
+/* Checks the arguments of every kind of product. Arguments for only grouped or float8 products are not checked. */
 static inline bool matmul_args_valid(const struct matmul_args *a)
 {
     return compute_type(a->ab_dt) && (a->c_dt == a->ab_dt || a->c_dt == DTYPE_F32) && a->m >= 0 && a->n >= 0 &&
@@ -121,12 +121,12 @@ struct embed_args {
 /* --- RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) ---------------------------------------------------------- */
 
 /* rmsnorm: out (N,C) = x * rstd * gain. rstd (N) fp32 = 1/sqrt(mean(x^2)+eps) is kept for backward. gain (C) is dt.
- * offset: gains are stored less 1, and 1 is added in fp32.
+ * offset: gains are stored less 1, and the operation adds 1 in fp32.
  * rmsnorm_dgrad: dx (N,C) = residual + the gradient to x. residual (N,C) may be dx; NULL: only the gradient. dx may not
  * alias dout.
  * rmsnorm_dgain: dgain (C) fp32 += sum over N of dout * x * rstd, in a fixed order.
- * add_rmsnorm: h (N,C) = a + b, rounded to dt, then rmsnorm of h. The bits are those of add followed by rmsnorm, with
- * one pass over memory. h may alias a or b; out may alias none of them. */
+ * add_rmsnorm: h (N,C) = a + b, rounded to dt, then rmsnorm of h. The bits are the same as from add followed by
+ * rmsnorm, but memory is passed over only once. h may alias a or b; out may alias none of them. */
 struct norm_args {
     void *out, *h, *dx;
     float *rstd, *dgain;
@@ -162,8 +162,8 @@ enum attention_order {
 
 /* A product of queries and keys. Without masks it is causal: query i of a sequence sees keys 0..i (Tq == Tk). With
  * masks (all three pointers or none), query i sees key j where start[i] <= key_index[j] <= index[i]. index is a token's
- * place in the whole batch. start is the place of the first token of its document. Rows may come in any order, so a
- * rank can hold any part of the sequences. */
+ * place in the whole batch. start is the place of the first token of the token's document. Rows may come in any order,
+ * so a rank can hold any part of the sequences. */
 struct attention_shape {
     enum dtype dt;
     int64_t b, tq, tk;            /* sequences; queries and keys of each */
@@ -224,7 +224,7 @@ struct sink_args {
  * (parts) int32: only the first rows are computed, as many as the sum of counts; the other rows stay unchanged. counts
  * NULL: all N rows. gelu: uses GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415) in place of silu.
  * limit above 0: out = g sigmoid(alpha g) (u + 1) with g = min(gate, limit) and u = up clamped to +-limit.
- * swiglu_dgrad: computes dgate and dup (N,F), rows lddgu apart, from dout (N,F). They may be gate and up. */
+ * swiglu_dgrad: computes dgate and dup (N,F), rows lddgu apart, from dout (N,F). dgate and dup may be gate and up. */
 struct swiglu_args {
     void *out, *dgate, *dup;
     const void *gate, *up, *dout;
@@ -256,7 +256,7 @@ struct softcap_args {
  * scores + bias. Only experts of the top_groups best groups can be chosen, ordered in the same way (DeepSeek-AI 2024,
  * arXiv:2412.19437, section 2.1.2). So the choice depends on nothing but the bits of the scores, on every device.
  * A token's weights are the scores of its chosen experts, without the bias. With normalize they are divided by their
- * sum (+ 1e-20). Then they are multiplied by scale. Loss-free balancing: Wang et al. 2024, arXiv:2408.15664. */
+ * sum (+ 1e-20). Then the weights are multiplied by scale. Loss-free balancing: Wang et al. 2024, arXiv:2408.15664. */
 struct router_shape {
     enum dtype dt; /* of logits and their gradient */
     int64_t n, experts, top_k;
@@ -310,8 +310,8 @@ struct balance_args {
 
 /* balance_loss: losses (sequences) fp32 from the stats of all parts (parts,sequences,BALANCE_STATS(E)) of sequences of
  * `tokens` tokens. Each loss is multiplied by the counted tokens of its sequence. dscores (sequences,E) fp32 = factor
- * times the gradient of the losses to a token's scores divided by their sum. The part that all experts have in common
- * is subtracted: it changes no loss. So with equal loads dscores is 0. */
+ * times the gradient of the losses to a token's scores divided by their sum. The part of the gradient that is equal for
+ * all experts is subtracted, because it changes no loss. So with equal loads dscores is 0. */
 struct balance_loss_args {
     float *losses, *dscores;
     const float *stats;
@@ -319,8 +319,8 @@ struct balance_loss_args {
     float factor;
 };
 
-/* permute: sorts all N*top_k choices by expert, and those of one expert by token. place (N*top_k) int32: the row where
- * choice i*top_k+j goes. counts (E) int32: the rows of each expert. rank_counts (ranks): the rows of each E/ranks
+/* permute: sorts all N*top_k choices by expert, and the choices of one expert by token. place (N*top_k) int32: the row
+ * where choice i*top_k+j goes. counts (E) int32: the rows of each expert. rank_counts (ranks): the rows of each E/ranks
  * consecutive experts (what all_to_all_v sends). most > 0: an expert keeps only its first `most` rows. Choices of later
  * tokens get place -1, and *dropped += their number; dropped NULL = not counted. */
 struct permute_args {

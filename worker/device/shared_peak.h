@@ -12,7 +12,7 @@ struct peak_claim {
 };
 
 struct peak_claim peak_claim_of(const struct device_info *info, enum dtype dt);
-/* FLOP/s of each of n devices like this one that run side by side; 0: not known. */
+/* FLOP/s of each of n equal devices with these properties that run side by side; 0: not known. */
 double peak_each(const struct device_info *info, enum dtype dt, int n);
 /* FLOP/s of all devices together. Devices that share hardware get no more than the hardware's peak. 0: the peak of a
  * device is not known. The function sorts `claims`. */

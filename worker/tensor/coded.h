@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* coded.h - a unit with weights that are gathered as 8-bit codes instead of elements of the compute type.
  *
- * A rank sends a code for each element of its range. Separately it sends the elements without codes (norms, layers
- * without a converter, gaps). Every rank sends as many of them as the rank with the most has. The gathered unit is one
- * buffer:
+ * A rank sends a code for each element of its range. Separately it sends its elements without codes (norms, layers
+ * without a converter, gaps). Every rank sends the same number of these elements: as many as the rank with the most
+ * has. The gathered unit is one buffer:
  *   codes   padded bytes: element i of the unit's flat buffer is byte i, so a coded weight is dense
  *   others  each rank's elements without codes in rank order, each part from the start of its range on
  *   runs    runs of elements without codes that lie in several ranks' ranges, assembled
  *   own     the codes and others that this rank sends
  *
- * The memory of `own` is released with the gathered buffer. A product that reused it earlier would wait for the
- * transfer. */
+ * The memory of `own` is released with the gathered buffer. If a product reused this memory earlier, it would have to
+ * wait for the transfer. */
 #ifndef TITAN_WORKER_TENSOR_CODED_H
 #define TITAN_WORKER_TENSOR_CODED_H
 
@@ -18,7 +18,7 @@
 
 #define CODED_MAX 24 /* most coded weights of a unit */
 
-/* A run of elements between coded weights, or from the last to the unit's end (rounded up). */
+/* A run of elements between coded weights, or from the last coded weight to the unit's end (rounded up). */
 struct coded_run {
     int64_t from, to; /* elements of the flat buffer */
     int64_t at;       /* place of the run in elements, from the start of `others` */
@@ -33,7 +33,7 @@ struct coded {
     int64_t others;        /* elements that a rank sends without codes */
     size_t elem;           /* bytes of one such element */
     size_t codes_bytes;    /* bytes before `others` */
-    /* Byte offsets of this rank's own codes and own others. */
+    /* Byte offsets of this rank's own codes and of its own elements without codes. */
     size_t own_codes, own_others;
     size_t bytes; /* bytes of the gathered buffer */
     int n_runs;
@@ -44,7 +44,7 @@ struct coded {
  * group has one member and so gathers nothing. */
 void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t elem, struct coded *ret);
 /* Place of a tensor's scale among the scales of its unit; -1: the tensor has no codes. tensor: counted from the unit's
- * first one. */
+ * first tensor. */
 int coded_place(const struct coded *coded, int tensor);
 /* Byte of the gathered buffer at which an element without codes lies. */
 size_t coded_offset(const struct coded *coded, int64_t element);

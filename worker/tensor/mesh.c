@@ -141,7 +141,7 @@ int mesh_edge_colours(const struct mesh *mesh)
     return pp == 1 ? 0 : 2 + pp % 2;
 }
 
-/* Edges have alternating colours. In an odd ring the last edge has a colour of its own. */
+/* Edges have alternating colours. In a ring with an odd number of edges the last edge has a colour of its own. */
 static int edge_colour(int pp, int sender)
 {
     return pp % 2 == 1 && sender == pp - 1 ? 2 : sender % 2;

@@ -3,9 +3,9 @@
  *
  * Groups follow from the grid: a group's members are the ranks that differ in the group's axes only, in rank order.
  * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, with ep
- * innermost. If experts are cut over tp (expert tensor parallelism), they are regrouped as expert_shard * ep * tp.
- * Channels are the communicators that a program may use. A group has several channels if its operations run at the same
- * time on different streams. */
+ * innermost. If experts are cut over tp (expert tensor parallelism), these ranks are regrouped as expert_shard * ep *
+ * tp. Channels are the communicators that a program may use. A group has several channels if its operations run at the
+ * same time on different streams. */
 #ifndef TITAN_WORKER_TENSOR_MESH_H
 #define TITAN_WORKER_TENSOR_MESH_H
 
@@ -83,7 +83,8 @@ enum edge_side { EDGE_NONE, EDGE_SENDS, EDGE_RECEIVES };
 /* The rank's side of its edge of this colour. members: the edge's two ranks in order, or the rank alone. */
 enum edge_side mesh_edge(const struct mesh *mesh, enum channel channel, int colour, int rank, int members[2]);
 
-/* Data-parallel degree (which rank reads which samples) and a rank's place in it: dp_replicate * dp_shard. */
+/* Data-parallel degree, dp_replicate * dp_shard, and a rank's place in it. The place decides which samples the rank
+ * reads. */
 int mesh_batch_size(const struct mesh *mesh);
 int mesh_batch_rank(const struct mesh *mesh, int rank);
 

@@ -166,8 +166,8 @@ static void begin_unit(struct model *m, enum unit_kind kind, int layer)
                                               : "head");
 }
 
-/* How a tensor of each role is cut, and if it continues the matrix of the tensor before it. Roles that are not here are
- * whole. Experts' tensors are cut over ep instead, and none is glued. */
+/* How a tensor of each role is cut, and whether it continues the matrix of the tensor before it. Tensors of other roles
+ * are whole. Experts' tensors are cut over ep instead, and never continue another matrix. */
 static const struct {
     enum split split;
     bool glued;
@@ -262,7 +262,8 @@ static void add_attention(struct model *m, double out_std)
         add_normal(m, "attention.sinks", ROLE_SINKS, m->dims.n_heads, 0, 0.02);
 }
 
-/* Queries and keys have heads of nope + rope, values their own width; one rotated key is shared by all heads. */
+/* A head of queries or keys has nope + rope columns, a head of values has a width of its own. All heads share one
+ * rotated key. */
 static void add_latent_attention(struct model *m, double out_std)
 {
     const struct model_dims *d = &m->dims;
@@ -493,7 +494,7 @@ static bool is_yarn(const struct model_dims *d)
     return strcmp(d->rope_scaling, "yarn") == 0;
 }
 
-/* Factor for rotated values: it is in the tables of cos and sin. */
+/* Factor for rotated values. The tables of cos and sin include it. */
 static double rope_magnitude(const struct model_dims *d)
 {
     if (is_longrope(d))

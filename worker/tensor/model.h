@@ -27,8 +27,8 @@
  * E experts of width M, S shared experts; Q and R are the ranks of latent queries, and of latent keys and values.
  *
  * split: how tensor parallelism cuts a tensor.
- * - SPLIT_ROWS (column parallel): outputs are cut; in embedding and head the vocabulary.
- * - SPLIT_COLS (row parallel): inputs are cut; vectors are biases of cut outputs.
+ * - SPLIT_ROWS (column parallel): outputs are cut; in embedding and head the vocabulary is cut.
+ * - SPLIT_COLS (row parallel): inputs are cut; a vector with this split is a bias of cut outputs.
  * - SPLIT_EXPERTS: rows are cut over ep.
  * - SPLIT_NONE: the tensor is whole.
  *
@@ -126,7 +126,8 @@ struct model {
 titan_status model_open(const struct model_dims *dims, struct model **ret, struct titan_error *err) TITAN_MUST_USE;
 void model_close(struct model *model); /* NULL is fine */
 
-/* Index of a unit's tensor with this role; -1: it has none. Tied: the head's ROLE_OUTPUT is the embedding's tensor. */
+/* Index of a unit's tensor with this role; -1: the unit has none. With tied embeddings, ROLE_OUTPUT of the head finds
+ * the embedding's tensor. */
 int model_find(const struct model *model, int unit, enum tensor_role role);
 /* Is the tensor a bias of experts, with a row per expert? */
 static inline bool model_is_expert_bias(const struct model_tensor *tensor)
@@ -151,7 +152,7 @@ static inline int model_module(const struct model *model, int layer)
 int model_layer_unit(const struct model *model, int layer);
 int model_experts_unit(const struct model *model, int layer);
 
-/* Parameters that a tensor's initial values are drawn by. Not for INIT_ZEROS and INIT_ONES. */
+/* Parameters for drawing a tensor's initial values. Not for INIT_ZEROS and INIT_ONES. */
 struct rng_weights model_init_weights(const struct model *model, uint64_t seed, int tensor);
 /* Initial values of elements [start, start+count) of a tensor flattened row-major. */
 void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out);
@@ -172,7 +173,7 @@ static inline bool model_layer_rotates_locally(const struct model *model, int la
 {
     return model->dims.rope_local_theta > 0 && model_layer_window(model, layer) > 0;
 }
-/* Do two layers have the same traits? A module's layer is like no other layer: its input differs. */
+/* Do two layers have the same traits? A module's layer is like no other layer, because its input differs. */
 bool model_layers_alike(const struct model *model, int a, int b);
 /* Width of the part of a head that is rotated: all of the head, or with latent attention qk_rope_head_dim. */
 static inline int64_t model_rope_dim(const struct model *model)
@@ -191,8 +192,8 @@ static inline int64_t model_rope_dim(const struct model *model)
  * their values do not change by a bit. */
 void model_rope_tables(const struct model *model, bool local, int64_t positions, float *cos_out, float *sin_out);
 /* Factor for products of queries and keys: dims.attention_multiplier, or 1/sqrt(head_dim). With YaRN and latent
- * attention the latter is multiplied by m(rope_mscale_all_dim)^2, m(x) = 1 + 0.1 x ln(rope_factor) (DeepSeek-AI 2024,
- * arXiv:2405.04434, section 3.1.4). */
+ * attention, 1/sqrt(head_dim) is multiplied by m(rope_mscale_all_dim)^2, where m(x) = 1 + 0.1 x ln(rope_factor)
+ * (DeepSeek-AI 2024, arXiv:2405.04434, section 3.1.4). */
 double model_score_scale(const struct model *model);
 
 #endif

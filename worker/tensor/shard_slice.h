@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shard_slice.h - global tensors, and boxes of them. One intersection routine serves checkpoints, live resharding and
- * export.
+/* shard_slice.h - global tensors, and boxes of tensors. One intersection routine serves checkpoints, live resharding
+ * and export.
  */
 #ifndef TITAN_WORKER_TENSOR_SHARD_SLICE_H
 #define TITAN_WORKER_TENSOR_SHARD_SLICE_H
@@ -22,7 +22,7 @@ struct shard_slice {
     int tensor; /* index into the list of specs */
     int64_t row, rows, col, cols;
     float *data; /* host memory, rows * cols elements, dense; not owned */
-    int64_t at;  /* of layout_slices: element of the rank's state where the box starts; unused otherwise */
+    int64_t at;  /* element of the rank's state where the box starts; only layout_slices() sets it */
     bool bf16;   /* for writing: data holds bf16 values instead of floats */
 };
 /* Rows and columns of a tensor seen as a matrix. */

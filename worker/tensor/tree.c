@@ -34,7 +34,7 @@ void tree_push(struct tree_stack *stack, struct tree_node node, int id, void (*m
 }
 
 /* Returns the sum of a node with n leaves. Its left child covers the largest power of two below n. half: a power of two
- * that is at least as large. */
+ * that is not less than the left child's size. */
 static double sum_node(const double *values, int64_t n, int64_t half)
 {
     if (n == 1)

@@ -109,7 +109,7 @@ struct bucket {
     bool queued;
     uint32_t *places;
     size_t n, cap, at; /* places[at..n) are left, ascending */
-    uint32_t *late;    /* a heap, the leftmost on top */
+    uint32_t *late;    /* places that came out of order: a heap, the leftmost on top */
     size_t n_late, cap_late;
 };
 

@@ -25,11 +25,11 @@ struct bpe {
     bool by_bytes;        /* a word starts as bytes; otherwise as characters found in the vocabulary */
     bool byte_fallback;   /* a character without a token becomes its bytes */
     bool whole_words;     /* a word that is a token becomes that token, regardless of ranks */
-    int32_t unknown;      /* for other parts without a token; -1 = they are dropped */
-    bool fuse_unknown;    /* one unknown token for adjacent ones */
+    int32_t unknown;      /* token for a part that still has no token; -1 = such parts are dropped */
+    bool fuse_unknown;    /* adjacent parts without a token become one unknown token */
 };
 
-/* Pair (left, right) becomes id. An existing pair gets the new rank. */
+/* Makes the pair (left, right) merge into id. An existing pair gets the new rank. */
 titan_status bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id,
                      struct titan_error *err) TITAN_MUST_USE;
 /* Appends the tokens of a word of n bytes, less than 2^31. Time O(n log n), memory O(n). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* charsmap.h - a SentencePiece model's table of character replacements ("precompiled_charsmap"): a double array (Aoe,
- * IEEE Trans. Software Eng. 1989) from text to an offset, and the replacements there. Applied like the normalizer
- * Precompiled of `tokenizers`. */
+ * IEEE Trans. Software Eng. 1989) maps a text to an offset, and the replacement is at this offset. The table is applied
+ * as the normalizer Precompiled of `tokenizers` does it. */
 #ifndef TITAN_WORKER_TOKENIZER_CHARSMAP_H
 #define TITAN_WORKER_TOKENIZER_CHARSMAP_H
 

@@ -7,8 +7,8 @@
 #include "base/mac.h"
 #include "worker/tokenizer/tokenizer.h"
 
-/* The patterns of tiktoken 0.14 and of the models' own code. Plain repetitions stand for most possessive ones of the
- * originals. */
+/* The patterns of tiktoken 0.14 and of the models' own code. Most possessive repetitions of the originals are plain
+ * repetitions here. */
 #define WORDS_CL100K "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define WORDS_O200K(first, rest)                                                                                       \
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]" first "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]" rest            \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* family.h - data missing in a file of ranks (tiktoken's form): the split pattern and the special tokens. Published
+/* family.h - the data that a file of ranks (tiktoken's form) lacks: the split pattern and the special tokens. Published
  * families have names; their files are recognized by content. */
 #ifndef TITAN_WORKER_TOKENIZER_FAMILY_H
 #define TITAN_WORKER_TOKENIZER_FAMILY_H
@@ -14,7 +14,7 @@
 struct special_run {
     int32_t id; /* id of the first token, in the family's own file */
     const char *name;
-    int32_t from, n; /* n > 0: tokens are name, a number from `from` on, and "|>" */
+    int32_t from, n; /* n > 0: a run of n tokens, each `name`, a number and "|>"; the first number is `from` */
 };
 
 struct family {
@@ -23,7 +23,7 @@ struct family {
     int32_t ranks;    /* number of ranks in the family's own file */
     const struct special_run *special;
     size_t n_special;
-    int32_t bos, eos; /* among the special tokens; TOKEN_NONE = none */
+    int32_t bos, eos; /* ids among the special tokens; TOKEN_NONE = none */
 };
 
 /* NULL = no family of that name. */

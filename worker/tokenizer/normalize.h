@@ -18,8 +18,8 @@ enum normalize_kind {
     NORMALIZE_PATTERN,     /* replace every match of a pattern by `to` */
     NORMALIZE_PREPEND,     /* prepend `to` */
     NORMALIZE_PREFIX,      /* prepend `to` unless the text begins with it */
-    NORMALIZE_PREFIX_1,    /* the same, only at the very beginning of a text */
-    NORMALIZE_PREFIX_WORD, /* prepend `to` to each word without it, in place of the white space around the word */
+    NORMALIZE_PREFIX_1,    /* like NORMALIZE_PREFIX, but only at the very beginning of a text */
+    NORMALIZE_PREFIX_WORD, /* remove white space; prepend `to` to each word that does not begin with it */
     NORMALIZE_STRIP_LEFT,  /* remove white space at the beginning */
     NORMALIZE_STRIP_RIGHT, /* remove white space at the end */
     NORMALIZE_LOWER,       /* convert to lower case */
@@ -45,10 +45,10 @@ struct normalizer {
     size_t n, cap;
 };
 
-/* Copies the step's texts; takes over its pattern and table, also on failure. */
+/* Copies the step's texts. Takes ownership of the step's pattern and table, also on failure. */
 titan_status normalize_add(struct normalizer *m, struct normalize_step step, struct titan_error *err) TITAN_MUST_USE;
-/* Applies the steps to *n bytes of valid UTF-8 at *text; *n is not 0. The result stays there or lies in one of the two
- * buffers. first: this is the beginning of the text. TITAN_ELIMIT: a pattern takes too long on this text. */
+/* Applies the steps to *n bytes of valid UTF-8 at *text; *n is not 0. The result stays at *text or lies in one of the
+ * two buffers. first: this is the beginning of the text. TITAN_ELIMIT: a pattern takes too long on this text. */
 titan_status normalize_text(const struct normalizer *m, bool first, const char **text, size_t *n, struct buf work[2],
                             struct titan_error *err) TITAN_MUST_USE;
 /* Appends n bytes of text with every `from` replaced by `to`; from is not empty. */

@@ -23,12 +23,12 @@ enum node_kind { MATCH, CLASS, GROUP, NOT_AHEAD };
 /* A step of a match. A group's alternatives are chains of nodes. Each chain ends in the node after the group. */
 struct node {
     enum node_kind kind;
-    uint32_t class;          /* the bit of its class */
+    uint32_t class;          /* bit of the node's class */
     uint32_t min, max;       /* number of repetitions */
     bool possessive;         /* never gives matched characters back */
     int sibling;             /* the next node of the same alternative, as written; -1: last */
     int next;                /* the node to try after a match of this node */
-    int alternatives, count; /* of a group: index in `heads` of its first alternative, and their number */
+    int alternatives, count; /* of a group: index in `heads` of the first alternative, and number of alternatives */
 };
 
 /* A set of code points, as the places where membership changes: the first edge begins a range, the second ends it. */
@@ -40,7 +40,7 @@ struct set {
 struct pattern {
     struct node *nodes;
     int n_nodes, cap_nodes;
-    int *heads; /* the first node of each alternative; -1: empty, but after linking no entry is -1 */
+    int *heads; /* the first node of each alternative; until nodes are linked, -1 = an empty alternative */
     int n_heads, cap_heads;
     struct set sets[CLASSES_MAX];
     int n_sets;
@@ -393,7 +393,7 @@ static titan_status read_group(struct reader *r, int *ret)
         r->at++;
         if (*r->at == '+')
             return refuse(r, "possessive groups are not known");
-        struct node *group = &r->p->nodes[*ret]; /* the group's alternatives are the last ones read */
+        struct node *group = &r->p->nodes[*ret]; /* the alternatives that were read last are the group's */
         if (!VEC_PUSH(r->p->heads, r->p->n_heads, r->p->cap_heads, -1))
             return no_memory(r);
         group->count++;
@@ -462,7 +462,8 @@ static titan_status read_literal(struct reader *r, int *ret_group)
 
 /* --- making it ready ---------------------------------------------------------------------------------------------- */
 
-/* Sets `next` of every node of the chain. The last node's is `follow`. Groups recurse, at most GROUPS_DEEP deep. */
+/* Sets `next` of every node of the chain. The last node's `next` is `follow`. Groups recurse, at most GROUPS_DEEP
+ * deep. */
 static void link_chain(struct pattern *p, int at, int follow)
 {
     titan_assert(follow >= 0 && follow < p->n_nodes);
@@ -477,7 +478,7 @@ static void link_chain(struct pattern *p, int at, int follow)
     }
 }
 
-/* May a match from node `at` on begin with a character of these classes? With no class: may the match be empty? The
+/* May a match from node `at` on begin with a character of these classes? With classes 0: may the match be empty? The
  * answer is an upper bound, because assertions count as true. seen: nodes already visited. */
 static bool may_begin(const struct pattern *p, int at, uint32_t classes, bool *seen)
 {
@@ -513,7 +514,7 @@ static bool make_pages(struct pattern *p)
         const uint32_t begin = page * PAGE, end = begin + PAGE;
         uint32_t mask = 0;
         bool same = true;
-        for (int k = 0; k < p->n_sets; k++) { /* the cursor: edges at or before begin */
+        for (int k = 0; k < p->n_sets; k++) { /* cursor[k]: number of edges at or before `begin` */
             const struct set *s = &p->sets[k];
             while (cursor[k] < s->n && s->edges[cursor[k]] <= begin)
                 cursor[k]++;
@@ -559,8 +560,8 @@ static titan_status finish(struct reader *r, int group)
     if (!make_pages(p))
         return no_memory(r);
 
-    /* A node need not give characters back in two cases. The rest of the pattern is empty, or it cannot begin with a
-     * character that the node matched. */
+    /* A node need not give characters back in two cases: the rest of the pattern is empty, or the rest cannot begin
+     * with a character that the node matched. */
     uint32_t meets[CLASSES_MAX] = {0}; /* the classes that share a character with this one */
     for (size_t i = 0; i < p->n_pages; i++)
         for (uint32_t c = 0, last = 0; c < PAGE; c++) {

@@ -7,7 +7,7 @@
  *
  * Other constructs of regular expressions are refused by name, and so is a pattern that matches no text at all.
  * Alternatives are tried in order, and repetitions longest first, as in Perl, Oniguruma and Rust's fancy-regex. (?i:)
- * folds ASCII letters, with the long s and the Kelvin sign. */
+ * folds ASCII letters, the long s and the Kelvin sign. */
 #ifndef TITAN_WORKER_TOKENIZER_PATTERN_H
 #define TITAN_WORKER_TOKENIZER_PATTERN_H
 
@@ -24,8 +24,8 @@ void pattern_close(struct pattern *p);
 
 #define PATTERN_NONE 0
 #define PATTERN_TOO_LONG ((size_t)-1)
-/* Size of the match at `at`, in valid UTF-8; PATTERN_NONE: no match; PATTERN_TOO_LONG: unknown within time proportional
- * to the text's length. */
+/* Size of the match at `at`, in valid UTF-8; PATTERN_NONE: no match; PATTERN_TOO_LONG: the search took more time than
+ * is allowed, a time proportional to the text's length. */
 size_t pattern_match(const struct pattern *p, const unsigned char *at, const unsigned char *end);
 
 #endif

@@ -39,7 +39,7 @@ void split_free(struct split *s)
 
 static titan_status cut(struct run *r, size_t step, const char *text, size_t n);
 
-/* A piece that is not given on yet, because the next part may belong to it. */
+/* A piece that is not passed on yet, because the next part may belong to it. */
 struct pending {
     const char *begin, *end; /* NULL: none */
     bool match;              /* the piece's last part is a match */

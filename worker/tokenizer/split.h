@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* split.h - splits text into words by a sequence of patterns: each splits the pieces of the previous one. The behaviors
- * are those of the pre-tokenizer Split of `tokenizers`. */
+/* split.h - splits text into words by a sequence of patterns: each splits the pieces of the previous pattern. The
+ * behaviors are the same as in the pre-tokenizer Split of `tokenizers`. */
 #ifndef TITAN_WORKER_TOKENIZER_SPLIT_H
 #define TITAN_WORKER_TOKENIZER_SPLIT_H
 

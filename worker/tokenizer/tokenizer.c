@@ -204,7 +204,7 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n)
 #define CACHE_SLOTS (1u << 16)
 #define CACHED_WORD 24
 #define CACHED_IDS 9
-#define AHEAD 16 /* so many words are looked up together, to wait once for memory */
+#define AHEAD 16 /* number of words that are looked up together, so that they wait for memory only once */
 
 /* A cache line: a word and its tokens. */
 struct cached {
@@ -224,7 +224,7 @@ struct tokenizer_encoder {
     const struct tokenizer *t;
     struct cached *cache;
     struct buf mended, work[2], marked[2];
-    const char *end; /* end of the text of the words; bytes before it may be read */
+    const char *end; /* end of the text that has the words; bytes before `end` may be read */
     struct tokens *out;
     struct pending_word pending[AHEAD];
     int n_pending;
@@ -339,7 +339,7 @@ static titan_status put_word(void *with, const char *word, size_t n, struct tita
 struct piece {
     const char *at;
     size_t n;
-    bool first; /* the text begins here */
+    bool first; /* the piece is the beginning of the text */
 };
 
 /* Encodes a piece of normalized text without added tokens. */
@@ -355,8 +355,8 @@ static titan_status encode_part(struct tokenizer_encoder *e, struct piece p, str
     return encode_all_pending(e, err);
 }
 
-/* Encodes the added tokens of a piece, and calls gap() for the text between them. As in `tokenizers`, it takes the
- * leftmost token, and the longest of the tokens that begin there. */
+/* Encodes the added tokens of a piece, and calls gap() for the text between them. As in `tokenizers`, the leftmost
+ * token is taken; of several tokens that begin there, the longest. */
 static titan_status encode_around(struct tokenizer_encoder *e, const struct added_tokens *set, struct piece p,
                                   titan_status (*gap)(struct tokenizer_encoder *e, struct piece p,
                                                       struct titan_error *err),
@@ -366,7 +366,7 @@ static titan_status encode_around(struct tokenizer_encoder *e, const struct adde
     size_t begin = 0, len;
     for (size_t at = 0; set->n > 0 && at < p.n;) {
         const unsigned first = (unsigned char)text[at], second = at + 1 < p.n ? (unsigned char)text[at + 1] : 0;
-        const struct added_token *added = NULL; /* the longest token here: longer ones stand before shorter ones */
+        const struct added_token *added = NULL; /* the longest token here: the set has longer tokens first */
         if (set->begins[first << 3 | second >> 5] >> (second & 31) & 1)
             for (size_t i = 0; i < set->n && !added; i++)
                 if (set->tokens[i].len <= p.n - at && memcmp(set->tokens[i].text, text + at, set->tokens[i].len) == 0)
@@ -377,7 +377,7 @@ static titan_status encode_around(struct tokenizer_encoder *e, const struct adde
         at = to;
         if (added->word && ((from > 0 && unicode_is_word(unicode_last(text, from, &len))) ||
                             (to < p.n && unicode_is_word(utf8_code((const unsigned char *)text + to, &len)))))
-            continue; /* a word's character is beside the token */
+            continue; /* a character of a word is beside the token */
         if (added->takes_space_left)
             from = MAX(unicode_without_trailing_space(text, from), begin);
         if (added->takes_space_right)
@@ -431,7 +431,7 @@ static titan_status decode_token(const struct tokenizer *t, const char *token, s
     static const char *const tidy[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                           {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
                                           {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-    if (t->decoder.words) { /* WordPiece: with a space before the token, or without its prefix */
+    if (t->decoder.words) { /* WordPiece: puts a space before the token, or removes the token's prefix */
         _cleanup_(buf_free) struct buf text = BUF_INIT, other = BUF_INIT;
         const size_t prefix = strlen(t->decoder.prefix);
         const bool continues = !first && n >= prefix && memcmp(token, t->decoder.prefix, prefix) == 0;

@@ -11,9 +11,9 @@
  *   any other file      ranks of tiktoken, as Llama 3's tokenizer.model; the caller names the pattern
  *   a folder            its tokenizer.json, else tokenizer.model, else original/tokenizer.model, else tekken.json
  *
- * Special tokens in a text are text: no input makes a begin or end of text. U+FFFD replaces each maximal invalid part
- * of UTF-8 ("U+FFFD Substitution of Maximal Subparts", Unicode, chapter 3); "bytes" accepts any bytes unchanged. Ids
- * are those of `tokenizers` without special tokens, and of tiktoken.
+ * Special tokens in a text are text: no input yields a token for begin or end of text. U+FFFD replaces each maximal
+ * invalid part of UTF-8 ("U+FFFD Substitution of Maximal Subparts", Unicode, chapter 3); "bytes" accepts any bytes
+ * unchanged. Ids are the same as from `tokenizers` without special tokens, and as from tiktoken.
  *
  * Thread: an open tokenizer never changes; any number of threads may use it at once. An encoder belongs to one thread,
  * because it caches words. */
@@ -37,11 +37,11 @@ struct tokens {
     size_t n, cap;
 };
 
-/* TITAN_ENOTFOUND: no such file, or none in the folder; TITAN_EINVAL: it is damaged, or larger than 1 GiB;
- * TITAN_EUNSUPPORTED: it needs an unknown feature; the message names the feature. */
+/* TITAN_ENOTFOUND: no such file, or none in the folder; TITAN_EINVAL: the file is damaged, or larger than 1 GiB;
+ * TITAN_EUNSUPPORTED: the file needs an unknown feature; the message names the feature. */
 /* pattern: how to split text for a file of ranks: a family's name (family.h), which also sets special tokens, or a
  * regular expression (pattern.h) without special tokens. NULL or "": only published files are accepted, recognized by
- * content. TITAN_EINVAL for any other tokenizer, which has its own pattern. */
+ * content. TITAN_EINVAL: a pattern was given for any other tokenizer, which has its own. */
 titan_status tokenizer_open_as(const char *path, const char *pattern, struct tokenizer **ret,
                                struct titan_error *err) TITAN_MUST_USE;
 static inline TITAN_MUST_USE titan_status tokenizer_open(const char *path, struct tokenizer **ret,
@@ -50,12 +50,12 @@ static inline TITAN_MUST_USE titan_status tokenizer_open(const char *path, struc
     return tokenizer_open_as(path, NULL, ret, err);
 }
 void tokenizer_close(struct tokenizer *t);
-/* Every id is below it. Some numbers below it may be no tokens. */
+/* Every id is below the returned number. Some smaller numbers may be no tokens. */
 int64_t tokenizer_vocabulary(const struct tokenizer *t);
 /* Begin and end of text; TOKEN_NONE = none. */
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
-/* The given pattern, or the name of the recognized family; "" = not needed. */
+/* The given pattern, or the name of the recognized family; "" = the tokenizer needs none. */
 const char *tokenizer_pattern(const struct tokenizer *t);
 /* The token of these bytes, special tokens included; TOKEN_NONE = none. Scans all tokens. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n);

@@ -190,7 +190,7 @@ static titan_status read_behavior(struct tokenizer_file *f, const struct json *p
                                   "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
 }
 
-/* Adds a step that cuts at punctuation. Its Unicode version differs from \p{P}'s. */
+/* Adds a step that cuts at punctuation. \p{P} in a pattern would not do, because its Unicode version differs. */
 static titan_status add_punctuation(struct tokenizer_file *f, enum split_behavior behavior)
 {
     _cleanup_(buf_free) struct buf set = BUF_INIT;

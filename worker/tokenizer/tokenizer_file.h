@@ -16,7 +16,7 @@ struct tokenizer_file {
     bool byte_level;   /* words are spelled in the byte-level alphabet */
     bool cut;          /* a pre-tokenizer that splits was read */
     bool cut_at_space; /* the only splitting pre-tokenizer is WhitespaceSplit */
-    bool *special;     /* by id: an added token that stays text within a text; owned */
+    bool *special;     /* by id: true for an added token that stays text when a text contains it; owned */
     size_t n_special;
     struct titan_error *err;
 };
@@ -34,7 +34,7 @@ titan_status tokenizer_file_pattern(struct tokenizer_file *f, const struct json 
                                     const char **ret) TITAN_MUST_USE;
 bool tokenizer_file_flag(const struct json *part, const char *key, bool fallback);
 
-/* These read how a text is changed before the tokenizer's model gets it. */
+/* These functions read how a text is changed before the tokenizer's model gets it. */
 titan_status tokenizer_file_normalizer(struct tokenizer_file *f, const struct json *part,
                                        const char *type) TITAN_MUST_USE;
 titan_status tokenizer_file_pre_tokenizer(struct tokenizer_file *f, const struct json *part,

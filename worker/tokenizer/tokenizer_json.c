@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads tokenizer.json, as Hugging Face's `tokenizers` writes it, for encoding without special tokens. Its
+/* Reads tokenizer.json, as Hugging Face's `tokenizers` writes it, for encoding without special tokens. The file's
  * post-processor, truncation and padding are not read. */
 #include <inttypes.h>
 #include <math.h>
@@ -74,9 +74,9 @@ static titan_status read_vocabulary(struct tokenizer_file *f, const struct json 
     return TITAN_OK;
 }
 
-/* Fills the vocabulary. A token is found by its bytes with the alphabet of bytes, else by its text. A token that the
- * alphabet cannot spell is never found, and is decoded as it stands. So is a marked special token. model: the names so
- * far are the model's. Later names are not found either. */
+/* Fills the vocabulary. With the alphabet of bytes a token is found by its bytes, otherwise by its text. Tokens that
+ * the alphabet cannot spell and marked special tokens are never found, and are decoded as they stand. model: the names
+ * so far are the model's; names added later are not found either. */
 static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
 {
     const struct vocabulary *names = &f->t->names;
@@ -92,7 +92,7 @@ static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
         const char *text = names->bytes.data + token->start;
         if (!token->there || (id < v->n && v->tokens[id].there))
             continue;
-        /* Decodes the text in the alphabet of bytes, unless it has another letter. */
+        /* Decodes the text in the alphabet of bytes, unless the text has a character outside the alphabet. */
         bool spelled = f->byte_level;
         buf_clear(&bytes);
         for (size_t at = 0, len; spelled && at < token->len; at += len) {
@@ -144,7 +144,7 @@ static titan_status read_added(struct tokenizer_file *f, const struct json *m)
     if (tokenizer_file_flag(m, "special", false))
         return TITAN_OK;
 
-    /* A search after the normalizer needs the token as the normalizer changes it. */
+    /* For a search after the normalizer, the token must be in the form that the normalizer makes of it. */
     struct tokenizer *t = f->t;
     struct buf work[2] = {BUF_INIT, BUF_INIT};
     const char *form = text;
@@ -377,7 +377,7 @@ static titan_status read_model(struct tokenizer_file *f, const struct json *root
     }
 
     TRY(make_vocabulary(f, true));
-    const size_t n_scores = f->t->unigram.n_scores; /* number of tokens that words are cut into; 0: not Unigram */
+    const size_t n_scores = f->t->unigram.n_scores; /* tokens with a score; 0: not Unigram */
     for (size_t id = 0; id < n_scores; id++) {
         size_t len;
         const char *text = vocabulary_bytes(names, (int64_t)id, &len);

@@ -21,9 +21,9 @@ struct added_token {
     int32_t id;
     size_t len;
     char *text;             /* owned; may contain byte 0 */
-    bool word;              /* only without a letter, digit or the like beside it */
-    bool takes_space_left;  /* it includes the white space before it */
-    bool takes_space_right; /* it includes the white space after it */
+    bool word;              /* the text is this token only where no letter, digit or the like is beside it */
+    bool takes_space_left;  /* the token includes the white space before it */
+    bool takes_space_right; /* the token includes the white space after it */
 };
 
 /* Zeroed = empty. */
@@ -39,21 +39,21 @@ struct tokenizer {
     bool bytes;                   /* a token is a byte: only the numbers at the end are used */
     enum tokenizer_kind kind;     /* which of the three models below encodes words */
     struct vocabulary vocabulary; /* for encoding and decoding */
-    struct vocabulary names;      /* spelled as in the file: during the read, and for added tokens */
+    struct vocabulary names;      /* tokens as the file spells them, for reading the file and for added tokens */
     struct bpe bpe;
     struct unigram unigram;
     struct wordpiece wordpiece;
     struct normalizer normalizer;
     struct normalizer marks; /* the pre-tokenizer's changes to a text before it splits */
     struct split split;
-    char *pattern; /* owned; for a file of ranks, its family's name or the expression; NULL: the file has it */
-    struct added_tokens added, added_behind; /* searched in the raw text, and after the normalizer */
+    char *pattern; /* owned; a family's name or an expression, for a file of ranks; NULL: the file has its pattern */
+    struct added_tokens added, added_behind; /* `added` is for the raw text, the other for normalized text */
 
     struct {
         char *from, *to; /* owned; replaced in every token; NULL = none */
         bool from_bytes; /* a token <0xXX> is that byte */
         int64_t strip;   /* maximum number of spaces removed at the beginning of a text */
-        bool words;      /* put a space before each token, or remove its prefix; not for the first */
+        bool words;      /* a space before each token, or its prefix removed; not for the first token */
         char *prefix;    /* owned */
         bool tidy;       /* remove the space before punctuation */
     } decoder;
@@ -66,7 +66,7 @@ struct tokenizer {
 /* Reads a tokenizer.json (Hugging Face tokenizers) into an empty tokenizer. */
 titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* Reads begin and end of text from the tokenizer_config.json beside it. */
+/* Reads begin and end of text from the tokenizer_config.json beside the tokenizer.json. */
 titan_status tokenizer_read_config(struct tokenizer *t, const char *text, size_t n,
                                    struct titan_error *err) TITAN_MUST_USE;
 /* Reads lines of a base64 token and its rank (tiktoken). pattern: as in tokenizer_open_as(). */

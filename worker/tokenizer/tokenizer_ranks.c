@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads tiktoken's files of ranks, for example Llama 3's tokenizer.model. A line has a token in base64, a space, and
- * its rank. A rank is an id, and the order in which pairs become tokens. Mistral's tekken.json holds the same, and its
- * pattern. */
+ * its rank. A rank is the token's id, and also gives the order in which pairs become tokens. Mistral's tekken.json
+ * holds the same, and a pattern. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -57,8 +57,8 @@ static titan_status read_line(struct tokenizer *t, size_t number, const char *li
     return TITAN_OK;
 }
 
-/* Returns the id of a family's special token in a file with n ranks. It is the id in the family's own file if this file
- * leaves it free (p50k does). Otherwise it is as far after the ranks as in the family's own file. */
+/* Returns the id of a family's special token in a file with n ranks. The id in the family's own file is kept if this
+ * file leaves it free (p50k does). Otherwise the token is as far after the ranks as in the family's own file. */
 static int32_t place_special(const struct tokenizer *t, const struct family *f, int64_t n, int32_t id)
 {
     titan_assert(n >= 0 && n <= VOCABULARY_MAX);
@@ -195,8 +195,8 @@ titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root,
                           "config lacks a pattern, default_vocab_size or default_num_special_tokens, or they are not "
                           "what they may be");
 
-    /* The first `special` ids are the special tokens that the file names, else the usual ones. Fillers take the ids
-     * without a token. */
+    /* The first `special` ids are the special tokens that the file names, else the usual ones. Ids without a token get
+     * fillers. */
     const struct json *list = json_get(root, "special_tokens");
     const bool named = list && list->type == JSON_ARRAY;
     for (const struct json *m = named ? list->first : NULL; m; m = m->next) {

@@ -63,7 +63,7 @@ titan_status unicode_mend(const char *text, size_t n, struct buf *out)
         at += good;
         if (at == n)
             break;
-        /* No valid sequence begins here: one replacement for the maximal subpart of a sequence. */
+        /* No valid sequence begins here: the maximal subpart of a sequence gets one replacement. */
         const unsigned char *const p = (const unsigned char *)text + at;
         const size_t left = n - at;
         size_t len = 1;
@@ -159,8 +159,8 @@ static uint32_t compose(uint32_t first, uint32_t second)
 
 /* --- normal forms ------------------------------------------------------------------------------------------------- */
 
-/* The characters from a stable character to the next. Each is packed as combining class, place and code point. Sorting
- * these numbers puts marks into canonical order. */
+/* The characters from a stable character to the next stable character. Each is packed as combining class, place and
+ * code point. Sorting these numbers puts marks into canonical order. */
 struct segment {
     uint64_t *chars;
     size_t n, cap;
@@ -246,11 +246,11 @@ static titan_status flush(struct segment *s, enum unicode_form form, struct buf 
 size_t unicode_kept(enum unicode_form form, const char *text, size_t n)
 {
     const unsigned char *p = (const unsigned char *)text;
-    size_t stable = 0; /* place of the last character that the next may join */
+    size_t stable = 0; /* place of the last character that the next character may join */
     (void)pthread_once(&once, make_tables);
     if (form != UNICODE_NFC) {
         /* Only the ASCII prefix is kept. If another character follows, it may join the last ASCII character, so the
-         * prefix ends before that. */
+         * prefix ends before that ASCII character. */
         size_t at = 0;
         while (at < n && p[at] < 0x80)
             at++;

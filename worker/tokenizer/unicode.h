@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unicode.h - properties of code points. General categories are Unicode 16's. Normal forms (UAX 15), sets and lower
- * case are of the older Unicode in the normalizers of `tokenizers`; later characters are left unchanged. */
+ * case have the older Unicode version of the normalizers of `tokenizers`; later characters are left unchanged. */
 #ifndef TITAN_WORKER_TOKENIZER_UNICODE_H
 #define TITAN_WORKER_TOKENIZER_UNICODE_H
 
@@ -25,7 +25,7 @@ enum category {
 #undef X
 };
 
-struct category_range { /* from this code point to the next entry's */
+struct category_range { /* covers the code points from `first` to the next entry's `first`, exclusive */
     uint32_t first;
     enum category category;
 };
@@ -76,8 +76,8 @@ bool unicode_is_space(uint32_t code);
 /* For n bytes of valid text: size of the white space at its start, and size without the white space at its end. */
 size_t unicode_leading_space(const char *text, size_t n);
 size_t unicode_without_trailing_space(const char *text, size_t n);
-/* Part of a word, as \w of regular expressions in Rust: alphabetic, marks, decimal digits, connecting punctuation,
- * joiners. */
+/* Is the character part of a word, like \w of regular expressions in Rust? Such characters are alphabetic, marks,
+ * decimal digits, connecting punctuation, joiners. */
 bool unicode_is_word(uint32_t code);
 /* The last character of n > 0 bytes of valid text. */
 uint32_t unicode_last(const char *text, size_t n, size_t *ret_len);

@@ -17,8 +17,8 @@
 
 /* --- scores ------------------------------------------------------------------------------------------------------- */
 
-/* Computes the score from the shortest digits of the number. They are a whole number times or divided by a power of
- * ten. So the result is rounded twice, as in `tokenizers`. */
+/* Computes the score from the shortest digits of the number. The digits are a whole number, which is multiplied or
+ * divided by a power of ten. So the result is rounded twice, as in `tokenizers`. */
 double unigram_score(double value)
 {
     char text[40];
@@ -111,7 +111,7 @@ void unigram_free(struct unigram *u)
 /* The best split of the word up to a place. */
 struct arrival {
     double score;
-    uint32_t from; /* begin of the split's last token; NOWHERE: no token ends here */
+    uint32_t from; /* begin of the split's last token; NOWHERE: no token ends at this place */
     int32_t id;
 };
 
@@ -153,7 +153,7 @@ titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v,
     }
     titan_assert(best[n].from != NOWHERE);
 
-    /* Reverses the chain of tokens. Then `from` of a token's begin is the token's end. */
+    /* Reverses the chain of tokens. Afterwards `from` at a token's begin is the token's end. */
     uint32_t end = (uint32_t)n, after = NOWHERE;
     int32_t id = best[n].id;
     while (end > 0) {
@@ -172,7 +172,7 @@ titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v,
         while (at < n && best[at].id == u->unknown)
             at = best[at].from;
         if (at > begin) {
-            /* Adjacent characters that are no tokens. Together they may be a token that is less likely. */
+            /* Handles adjacent characters that are no tokens. Together they may be a token that is less likely. */
             const int32_t rare = vocabulary_find(v, word + begin, at - begin);
             bool in_bytes = u->byte_fallback;
             for (size_t i = begin; in_bytes && i < at; i++)

@@ -22,13 +22,13 @@ struct unigram {
     double *scores; /* log probabilities, by id */
     size_t n_scores, cap_scores;
     double unknown_score; /* score of a character without a token, 10 below the lowest score */
-    int32_t unknown;      /* for adjacent characters without a token */
-    bool byte_fallback;   /* use their bytes instead, if each has a token */
+    int32_t unknown;      /* token for adjacent characters without a token */
+    bool byte_fallback;   /* use such characters' bytes instead, if each byte has a token */
     int32_t of_byte[256]; /* -1 = none */
 
     struct edge *edges; /* trie of the tokens' bytes, as a hash table; the size is a power of two */
     size_t n_edges, size;
-    int32_t *ids; /* by node: the token that ends there; -1 = none */
+    int32_t *ids; /* by node: the token that ends at the node; -1 = none */
     size_t n_nodes, cap_nodes;
 };
 

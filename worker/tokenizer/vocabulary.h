@@ -29,7 +29,7 @@ struct vocabulary {
     struct token *tokens;      /* by id */
     size_t n, cap;             /* ids are below n */
     struct buf bytes;          /* bytes of all tokens */
-    struct token_place *table; /* by the hash of their bytes */
+    struct token_place *table; /* by the hash of the tokens' bytes */
     size_t table_size;         /* a power of two */
     size_t indexed;
 };

@@ -19,7 +19,7 @@ titan_status wordpiece_encode(const struct wordpiece *w, const struct vocabulary
 {
     titan_assert(n > 0 && w->unknown >= 0);
     const size_t begin = out->n, prefix = strlen(w->prefix);
-    /* The loop writes the prefix over the end of the previous token, which it no longer needs. */
+    /* The loop writes the prefix over the end of the previous token, whose text is no longer needed. */
     _cleanup_(buf_free) struct buf text = {.limit = SIZE_MAX / 4};
     int64_t chars = 0;
     for (size_t i = 0; i < n && chars <= w->max_chars; i++)

@@ -16,7 +16,7 @@
 struct wordpiece {
     char *prefix;      /* owned */
     int64_t max_chars; /* per word, at most WORDPIECE_CHARS_MAX */
-    int32_t unknown;   /* for a longer word, and a word that cannot be split */
+    int32_t unknown;   /* token for a longer word, and for a word that cannot be split */
 };
 
 /* Appends the tokens of a word of n bytes of valid UTF-8; n is not 0. Time O(max_chars^2) look-ups. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* collectives.c - NCCL's operations on a stream, and groups of them. Before each operation, the communicator and the
- * stream are checked for failure. After it, connections are awaited; then comes the latch. */
+ * stream are checked for failure. After it, finish() waits for connections and then enqueues the latch (cuda.h). */
 #include "base/progress.h"
 #include "worker/comm/nccl/nccl.h"
 
@@ -26,7 +26,8 @@ static bool nccl_type(enum dtype dt, ncclDataType_t *ret)
     return false;
 }
 
-/* Runs before an operation. *ret_go: go ahead, with c->lock held. Otherwise the returned status is the operation's. */
+/* Runs before an operation. *ret_go true: the operation may go ahead, and c->lock is held. Otherwise the returned
+ * status is the operation's result. */
 static titan_status begin(struct comm *c, struct stream *s, bool *ret_go)
 {
     *ret_go = false;
@@ -53,7 +54,7 @@ static titan_status begin(struct comm *c, struct stream *s, bool *ret_go)
 }
 
 /* Runs after an operation. The first collective of a kind connects to peers in the background; nothing may be launched
- * before these connections exist. A revoke ends that wait. Then comes the latch. */
+ * before these connections exist. So this waits for them; a revoke ends the wait. Then the latch is enqueued. */
 static titan_status finish(struct comm *c, struct stream *s, const char *what, ncclResult_t r)
 {
     unsigned looks = 0;
@@ -136,7 +137,7 @@ titan_status nccl_group_end(struct comm *c)
         return TITAN_OK;                                                                                               \
     } while (0)
 
-/* A member alone receives its own data: this copies it. */
+/* Copies the data of an operation with one member: the member receives its own data. */
 static titan_status copy_own(struct comm *c, void *to, const void *from, size_t bytes, struct stream *s)
 {
     bool go;
@@ -193,7 +194,7 @@ titan_status nccl_broadcast(struct comm *c, void *data, size_t bytes, int root, 
 
 /* A member's part of an exchange. */
 struct part {
-    void *data; /* only read when it is sent */
+    void *data; /* a part to send is only read */
     size_t bytes;
     int peer;
 };
@@ -239,7 +240,7 @@ titan_status nccl_all_to_all_v(struct comm *c, const struct comm_rows *rows, str
     int32_t own[2], *counts = c->nccl ? c->counts : own;
     if (stream_skips(s))
         return comm_failed(c);
-    /* Fetches the counts. The host waits until the stream has got here, and watches the peers meanwhile. */
+    /* Fetches the counts. The host waits until the stream has made these copies, and watches the peers meanwhile. */
     cudaError_t e = cudaMemcpyAsync(counts, rows->recv_counts, bytes, cudaMemcpyDeviceToHost, s->native);
     if (e == cudaSuccess)
         e = cudaMemcpyAsync(counts + c->world, rows->send_counts, bytes, cudaMemcpyDeviceToHost, s->native);
@@ -270,7 +271,7 @@ titan_status nccl_shift(struct comm *c, void *recv, const void *send, size_t byt
     distance = (distance % c->world + c->world) % c->world;
     if (!c->nccl)
         return copy_own(c, recv, send, bytes, s);
-    COLLECTIVE(c, s, "shift", pass_on(c, recv, send, bytes, distance, s)); /* NCCL can also send to the own rank */
+    COLLECTIVE(c, s, "shift", pass_on(c, recv, send, bytes, distance, s)); /* in NCCL a rank can also send to itself */
 }
 
 titan_status nccl_send(struct comm *c, const void *data, size_t bytes, int to, struct stream *s)

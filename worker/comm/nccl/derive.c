@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* derive.c - communicators of some members of another (split).
+/* derive.c - splits: communicators of some members of an existing communicator.
  *
- * The call may block inside NCCL, so it runs on its own thread; aborting the parent frees it. After the call has
- * returned, NCCL may still be at work. The parent is in progress until the child is complete, and only then does NCCL
- * fill in the child's slot. So the slot lives until then. */
+ * The call may block inside NCCL, so it runs on its own thread; an abort of the parent ends the call. After the call
+ * has returned, NCCL may still be at work. The parent stays "in progress" until the child is complete. Only then does
+ * NCCL fill in the child's slot, so the slot lives until then. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -77,8 +77,8 @@ static titan_status derive_wait(struct derive_call *call, struct comm *family, c
     }
 }
 
-/* Runs the call and takes it over. If the call fails, the parent fails; the parent's other calls wait for this one.
- * *ret is NULL for a member without a child. */
+/* Runs the call, and owns it from here on. If the call fails, the parent fails. The parent's other calls wait for this
+ * call. *ret is NULL for a member without a child. */
 static titan_status derive(struct comm *parent, struct derive_call *call, const atomic_int *abort_flag,
                            int64_t deadline_ns, ncclComm_t *ret, struct titan_error *err)
 {
@@ -93,8 +93,8 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
         st = derive_wait(call, parent, abort_flag, deadline_ns, err);
     bool began = started;
     if (started && st != TITAN_OK) {
-        /* Cancels a call that has not begun; otherwise waits up to GRACE_MS for its return. This runs before any thread
-         * may abort the parent: no call may begin after an abort. */
+        /* Cancels a call that has not begun; otherwise waits up to GRACE_MS for its return. This must run before any
+         * thread may abort the parent, because no call may begin after an abort. */
         int stage = CALL_NOT_BEGUN;
         began = !__atomic_compare_exchange_n(&call->stage, &stage, CALL_CANCELLED, false, __ATOMIC_ACQ_REL,
                                              __ATOMIC_ACQUIRE);
@@ -108,16 +108,16 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
         return st;
     }
     if (st != TITAN_OK) {
-        /* This must come first: it waits for any thread that is stopping the parent. */
+        /* This call must come first, because it waits for any thread that is stopping the parent. */
         nccl_comm_fail(parent, st, err ? err->msg : call->what);
         if (began)
             nccl_comm_abort(parent);
-        if (began && !await_return(call, NCCL_ABORT_MS)) { /* the call does not end even now: it keeps its memory */
+        if (began && !await_return(call, NCCL_ABORT_MS)) { /* the call does not end even now, so it keeps its memory */
             (void)pthread_detach(thread);
             return st;
         }
         (void)pthread_join(thread, NULL);
-        /* NCCL may still fill the slot of a call that was only begun. */
+        /* A call that is still in progress keeps its memory, because NCCL may yet fill in the child's slot. */
         if (!began || call->result != ncclInProgress) {
             nccl_abort(parent->dev, call->child);
             free(call);
@@ -159,8 +159,8 @@ titan_status nccl_comm_split(struct comm *parent, const int *members, int n, con
         return titan_fail(err, st, "%s", parent->reason);
     TRY(cuda_enter(parent->dev, err));
 
-    /* NCCL groups members by colour; here the colour is the first member's rank. A member alone takes part in the call
-     * and gets no communicator. */
+    /* NCCL groups members by colour; here the colour is the first member's rank. A member whose group has no other
+     * members takes part in the call, but gets no communicator. */
     struct derive_call *call = parent->nccl ? calloc(1, sizeof *call) : NULL;
     if (parent->nccl && !call)
         st = titan_fail(&local, TITAN_ENOMEM, "no memory to split the communicator");

@@ -12,8 +12,8 @@
  *   3. close() waits only for the operations on its streams. On a GPU that others use, NCCL takes some 0.5 s to
  *      release a communicator. So a separate thread releases it, and settle() waits for these threads. A driver call
  *      that never returns is left behind: only the end of the process frees it.
- * A communicator and all its splits are a family, and fail as one: the failure is raised on the streams of all members
- * before the first one is stopped.
+ * A communicator and all its splits are a family, and fail as one: the failure is raised on the streams of the whole
+ * family before the first of its communicators is stopped.
  * Sums are NCCL's: the order is fixed for given ranks, counts and topology, but is not rank order. bf16 is rounded at
  * every hop. */
 #include "worker/comm/nccl/nccl.h"
@@ -34,7 +34,7 @@
 
 #define LOCK_MS 50      /* time a revoke waits for a call in flight before it goes ahead */
 #define FINALIZE_MS 500 /* closing a healthy communicator: time to flush data that peers still read */
-/* If less than 1/SPARE_PART of the memory is free, a new communicator waits for the release of old ones. */
+/* If less than 1/SPARE_PART of the memory is free, a new communicator waits for the release of old communicators. */
 #define SPARE_PART 8
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
@@ -201,12 +201,12 @@ static ncclResult_t revoke(ncclComm_t nccl)
 #endif
 }
 
-/* Ends the kernels in flight; once. */
+/* Ends the kernels in flight. Only the first call has an effect. */
 static void stop(struct comm *c)
 {
     if (__atomic_exchange_n(&c->stopped, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    /* A call in flight on another thread may hang; setting the abort flag frees it. */
+    /* A call in flight on another thread may hang. Setting NCCL's abort flag ends such a call. */
     const struct timespec until = mono_after(LOCK_MS);
     if (!c->nccl)
         return;
@@ -252,7 +252,8 @@ void nccl_comm_revoke(struct comm *c)
     nccl_comm_fail(c, TITAN_EREVOKED, "epoch revoked");
 }
 
-/* Has a peer vanished, or does NCCL report a failure? NCCL is not asked while the owner is inside a call. */
+/* Fails the family if a peer has vanished or NCCL reports a failure. NCCL is not asked while the owner is inside a
+ * call. */
 static void comm_check(struct comm *c)
 {
     if (comm_failed(c) != TITAN_OK || !c->nccl)
@@ -388,8 +389,8 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
         .dev = config->device->dev, .rank = config->rank, .world = config->world, .timeout_ms = config->timeout_ms};
     size_t free_bytes = 0, total = 0;
     TRY(cuda_enter(like.dev, err));
-    /* Waits for communicators that are being released if memory is short: NCCL does not report that it was short of
-     * memory. */
+    /* If memory is short, this first waits for communicators that are being released, because NCCL would not report
+     * that memory was short. */
     if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes < total / SPARE_PART)
         cuda_nccl_settle(like.dev);
     TRY(nccl_peers_open(config->world, &like.peers, err));
@@ -403,7 +404,7 @@ static titan_status comm_open(const struct comm_config *config, const atomic_int
     return st;
 }
 
-/* Waits for the operations on its streams, which the caller may close next. */
+/* Waits for the operations on the communicator's streams. The caller may close these streams next. */
 static void drain_streams(struct comm *c, int64_t deadline_ns)
 {
     unsigned looks = 0;
@@ -427,9 +428,9 @@ static void comm_close(struct comm *c)
     progress_wait_begin(); /* NCCL waits for data that peers still read */
     struct comm *const root = c->root;
     if (comm_failed(c) != TITAN_OK) {
-        /* Makes sure that no thread calls NCCL for a failed family any more. The owner closes it. The watcher releases
-         * it before the lock is taken, because the watcher may want the lock. Once the lock is held, the thread that
-         * failed the family has stopped all members. */
+        /* Makes sure that no other thread calls NCCL for a failed family any more. The owner is here, in close(). The
+         * watcher lets go of the family before the lock is taken, because the watcher may want the lock. Once the lock
+         * is held, the thread that failed the family has stopped all members. */
         const int64_t deadline_ns = nccl_deadline(NCCL_ABORT_MS);
         for (struct comm *m = root; m; m = m == root ? root->family : m->next)
             cuda_device_unwatch(m->dev, m);
@@ -448,7 +449,7 @@ static void comm_close(struct comm *c)
     }
     bool flushed = false;
     if (comm_failed(c) == TITAN_OK && c->nccl) {
-        /* Peers may still read data that this rank has sent; aborting now would break their last collective. */
+        /* Peers may still read data that this rank has sent. So aborting now would break their last collective. */
         struct titan_error err;
         nccl_window_close(c);
         ncclResult_t r = ncclCommFinalize(c->nccl);

@@ -21,7 +21,7 @@ struct comm {
     ncclComm_t nccl;      /* NULL: a split with one member, which needs none */
     uint32_t timeout_ms;  /* for forming and splitting */
     struct comm *root;    /* the opened communicator; itself for the root */
-    struct comm *next;    /* in the family */
+    struct comm *next;    /* next communicator of the family */
     pthread_mutex_t lock; /* one NCCL call at a time */
     int failed;           /* atomic: 0 or titan_status */
     int stopped;          /* atomic: revoke or abort was called */
@@ -31,16 +31,16 @@ struct comm {
     struct stream *streams[NCCL_STREAMS_MAX];
     int n_streams;
     char reason[256];
-    struct comm_tuning tuning; /* for its splits */
+    struct comm_tuning tuning; /* tuning of this communicator's splits */
     ncclWindow_t window;       /* NULL = none */
     float *token;              /* device memory: the operand of a barrier's sum */
     int32_t *counts;           /* pinned host memory: 2 * world counts of an all-to-all-v */
-    /* A group: opened by its first call, with the lock held until its end. */
+    /* A group's first call opens the group and takes the lock, which is held until the group's end. */
     bool grouping, group_open;
     struct stream *group_stream;
     titan_status group_status; /* status of the first call */
-    ncclResult_t group_result; /* first failure among its calls */
-    /* Only the root's: */
+    ncclResult_t group_result; /* first failure among the group's calls */
+    /* Set in the root only: */
     struct nccl_peers *peers; /* owned */
     pthread_mutex_t family_lock;
     struct comm *family; /* all splits, at any depth */
@@ -53,7 +53,7 @@ static inline bool nccl_fine(ncclResult_t r)
 {
     return r == ncclSuccess || r == ncclInProgress;
 }
-/* Has it failed? 0 or titan_status. Any thread. */
+/* Returns the communicator's failure as a titan_status; 0 = none. Any thread. */
 static inline titan_status comm_failed(const struct comm *c)
 {
     return (titan_status)__atomic_load_n(&c->failed, __ATOMIC_ACQUIRE);
@@ -63,18 +63,18 @@ ncclConfig_t nccl_config(const struct comm_tuning *tuning); /* tuning NULL = zer
 /* Sleeps a little; longer with each call. */
 void nccl_pause(unsigned *looks);
 int64_t nccl_deadline(uint32_t ms);
-/* Polls until nccl is ready; no other thread may know it yet. */
+/* Polls until nccl is ready; no other thread may know nccl yet. */
 titan_status nccl_wait_ready(ncclComm_t nccl, const atomic_int *abort_flag, int64_t deadline_ns, const char *what,
                              struct titan_error *err);
 /* Aborts an nccl without a struct comm, on its own thread; NULL is fine. */
 void nccl_abort(struct device *dev, ncclComm_t nccl);
-/* Begins to abort c, which ends its current call. Once; no NCCL call for c may begin afterwards. */
+/* Begins to abort c; the abort ends c's current call. Call it once; no NCCL call for c may begin afterwards. */
 void nccl_comm_abort(struct comm *c);
 /* Any thread: fails the whole family. The first failure stays. */
 void nccl_comm_fail(struct comm *c, titan_status status, const char *reason);
 void nccl_comm_revoke(struct comm *c);
-/* Makes a communicator like this one, of which dev, rank, world, nccl, root, peers and timeout_ms are set. Takes nccl
- * over: on failure nccl is aborted. root NULL: the root of a new family, which owns peers on success. */
+/* Makes a communicator from `like`, which has dev, rank, world, nccl, root, peers and timeout_ms set. Takes ownership
+ * of nccl: on failure nccl is aborted. root NULL: the root of a new family, which owns peers on success. */
 titan_status nccl_comm_make(const struct comm *like, struct comm **ret, struct titan_error *err);
 
 /* --- window.c ----------------------------------------------------------------------------------------------------- */

@@ -17,12 +17,12 @@
 #include "base/mac.h"
 #include "worker/comm/nccl/share.h"
 
-#define GUESTS_EXTRA 16 /* connections beside the expected ones: strays, second tries */
+#define GUESTS_EXTRA 16 /* connections beyond one per guest: strays, second tries */
 #define LOOK_MS 10      /* interval of looks at the abort flag */
 
-/* The first message of a guest. All members have the same machine type, as NCCL itself requires. With a key the message
- * also has a number used once, and an HMAC-SHA256 of all under the key. The answer is then masked under the key and
- * that number (cover()), and its proof follows it. */
+/* The first message of a guest. All members have the same machine type, as NCCL itself requires. With a key, the
+ * message also has a number used once, and an HMAC-SHA256 of the whole message under the key. The answer is then masked
+ * with the key and the number (cover()), and the answer's own HMAC follows it. */
 struct identity {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
@@ -63,7 +63,7 @@ static void prove(const struct comm_config *config, const struct greeting *g, un
     mac_derive(config->key, "titan nccl", g, offsetof(struct greeting, proof), ret);
 }
 
-/* Masks or unmasks data: applied twice, it gives the data back. */
+/* Masks or unmasks data: a second call gives the original data back. */
 static void cover(const struct comm_config *config, const struct greeting *g, unsigned char *data, size_t bytes)
 {
     titan_assert(config->key && bytes <= NCCL_SHARE_MAX);
@@ -102,8 +102,8 @@ static bool by_address(const struct comm_config *config)
     return config->addresses && config->addresses[0] && config->addresses[0][0];
 }
 
-/* An abstract name, which ends with its last descriptor. The segment's inode separates runs that were given the same
- * id. */
+/* Makes an abstract socket name: it ends with the socket's last descriptor. The segment's inode is part of the name, so
+ * runs that were given the same id differ. */
 static socklen_t local_name(const struct comm_config *config, struct sockaddr_un *ret)
 {
     struct stat st = {0};
@@ -119,7 +119,8 @@ static socklen_t local_name(const struct comm_config *config, struct sockaddr_un
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* Reads from a guest. Returns 1: the identity is complete and ours, 0: incomplete, -1: drop the guest. */
+/* Reads from a guest. Returns 1: the identity is complete and of this communicator, 0: incomplete, -1: drop the
+ * guest. */
 static int guest_read(struct guest *g, const struct comm_config *config)
 {
     const size_t all = greeting_bytes(config);
@@ -281,7 +282,7 @@ static int dial(const struct comm_config *config)
     return fd;
 }
 
-/* Runs one conversation. TITAN_EAGAIN: it broke off. */
+/* Runs one conversation with rank 0. TITAN_EAGAIN: the conversation broke off. */
 static titan_status visit(const struct nccl_agreement *a, int fd, struct titan_error *err)
 {
     const struct comm_config *config = a->config;

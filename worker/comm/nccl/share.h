@@ -10,7 +10,7 @@
 
 #define NCCL_SHARE_MAX 256
 
-/* An agreement: afterwards data is rank 0's on every rank. */
+/* An agreement. After nccl_share(), `data` on every rank is a copy of rank 0's data. */
 struct nccl_agreement {
     const struct comm_config *config;
     const atomic_int *abort_flag; /* NULL = none */

@@ -31,7 +31,7 @@ titan_status nccl_memory_alloc(struct device *dev, size_t bytes, void **ret, str
     return TITAN_OK;
 }
 
-/* Waits for the release of failed communicators first: they may still have to close their window. */
+/* First waits for the release of failed communicators, because their windows on this memory may still be open. */
 void nccl_memory_release(struct device *dev, void *ptr)
 {
     if (!ptr || cuda_enter(dev, NULL) != TITAN_OK)
@@ -89,8 +89,8 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
                       r == ncclSuccess ? "no direct access between these GPUs" : ncclGetErrorString(r));
 }
 
-/* The watcher watches the communicator meanwhile. A failed communicator may already be freed on another thread; the end
- * of its family closes the window. */
+/* The watcher watches the communicator meanwhile. A failed communicator may already be freed on another thread; its
+ * window is closed when its family ends. */
 void nccl_window_close(struct comm *c)
 {
     if (!c->window)

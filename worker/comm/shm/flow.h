@@ -22,8 +22,8 @@ static inline struct flow flow_in(void *data, size_t bytes, int from)
     return (struct flow){.end = CHANNEL_RECV, .peer = from, .at = data, .left = bytes, .after = -1};
 }
 
-/* Runs all flows to their end. A flow waits for another only by `after`, so members may begin flows of different
- * channels in any order. */
+/* Runs all flows to their end. A flow waits only for the flow that its `after` names. So members may begin flows of
+ * different channels in any order. */
 titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -24,15 +24,15 @@
 #define LINE 64
 #define SLOTS_BYTES_MAX ((size_t)32 << 20)    /* limit for one buffer over all ranks */
 #define CHANNELS_BYTES_MAX ((size_t)64 << 20) /* limit for one slot over all channels */
-/* Slot sizes. A round of a collective ends in a barrier, and a full channel ends in a sleep. Large slots mean fewer of
- * both, and so fewer wakes. */
+/* Slot sizes. A round of a collective ends in a barrier, and a full channel makes its sender sleep. Large slots mean
+ * fewer barriers and sleeps, and so fewer wakes. */
 #define SLOT_BYTES_WANTED ((size_t)1 << 20)
 #define CHANNEL_BYTES_WANTED ((size_t)256 << 10)
 #define SPINS 400
 #define BLIND_SLEEP_NS (3 * 1000 * 1000) /* limit of a sleep on a kernel that cannot wait for two words */
 #define OPEN_SLEEP_NS (2 * 1000 * 1000)
 #define OPEN_TIMEOUT_MS_DEFAULT 30000
-/* Bit of the generation that only ends sleeps. The other bits count. */
+/* Bit of the generation that is set only to end sleeps. The other bits count barriers. */
 #define POKED UINT32_C(0x80000000)
 
 enum { RANK_ABSENT, RANK_JOINING, RANK_MEMBER, RANK_LEFT };
@@ -177,7 +177,7 @@ titan_status segment_check(const struct segment *seg, struct titan_error *err)
 
 /* --- which members are still there -------------------------------------------------------------------------------- */
 
-/* Has the process of this rank of the root ended? True even if nobody has waited for the process yet. Any thread of
+/* Has the process of this rank of the root ended? True even if the ended process has not been reaped yet. Any thread of
  * this process. */
 static bool process_ended(struct segment *root, int r)
 {
@@ -204,13 +204,13 @@ bool segment_member_gone(struct segment *seg, int peer, bool look)
     titan_assert(peer >= 0 && peer < seg->world);
     const struct segment_rank *in_root = &seg->root->ranks[seg->names[peer]];
     if (atomic_load(&in_root->state) < RANK_MEMBER)
-        return false; /* not yet here */
+        return false; /* the member has not joined yet */
     return atomic_load(&seg->ranks[peer].state) == RANK_LEFT || atomic_load(&in_root->state) == RANK_LEFT ||
            (look && process_ended(seg->root, seg->names[peer]));
 }
 
-/* Returns the first member that has gone before it arrived at this member's present barrier; -1: none. During the
- * rendezvous a member that has arrived and gone also counts as missing, because the segment would be useless. */
+/* Returns the first member that left before it arrived at the barrier where this member is; -1: no such member. In the
+ * rendezvous a member that arrived and then left counts too, because without it the segment is useless. */
 static int missing_member(struct segment *seg, bool look, bool rendezvous)
 {
     for (int r = 0; r < seg->world; r++) {
@@ -235,7 +235,7 @@ titan_status segment_give_up(struct segment *seg, int peer, struct titan_error *
 
 /* --- barrier ------------------------------------------------------------------------------------------------------ */
 
-/* Arrives at the barrier. Returns true if this was the last arrival and the others have been released. *ret_seen: the
+/* Arrives at the barrier. Returns true if this member arrived last and so released the others. *ret_seen: the
  * generation whose end this member waits for. */
 static bool arrive(struct segment *seg, uint32_t *ret_seen)
 {
@@ -357,7 +357,7 @@ static struct forming forming_start(const atomic_int *abort_flag)
     return (struct forming){.abort_flag = abort_flag, .start = now, .checked = now};
 }
 
-/* Runs before each sleep. late: the member waited for; -1: any absent member of seg. */
+/* Runs before each sleep. late: the member that this member waits for; -1: any absent member of seg. */
 static titan_status forming_check(struct forming *f, const struct segment *seg, int late, struct titan_error *err)
 {
     int64_t now = clock_mono_ns(), limit = seg->root->forming_ns;
@@ -367,7 +367,7 @@ static titan_status forming_check(struct forming *f, const struct segment *seg, 
     if (now - f->start >= limit) {
         int r = MAX(late, 0);
         while (late < 0 && r < seg->world - 1 && atomic_load(&seg->ranks[r].state) >= RANK_MEMBER)
-            r++; /* the first member that has not come; the last member if all have come in the meantime */
+            r++; /* finds the first member that has not come, or the last member if all have come in the meantime */
         return titan_fail(err, TITAN_ETIMEDOUT, "rank %d has not come within %" PRId64 " ms", seg->names[r],
                           limit / 1000000);
     }
@@ -419,7 +419,7 @@ static titan_status meet(struct segment *seg, const atomic_int *abort_flag, stru
         else if (status == TITAN_OK)
             sleep_on_generation(seg, word, OPEN_SLEEP_NS);
     }
-    /* All members must mean the same communicator. */
+    /* Checks that all members joined for the same communicator. */
     for (int r = 0; r < seg->world && status == TITAN_OK; r++)
         if (seg->ranks[r].epoch != root->epoch || memcmp(seg->ranks[r].id, root->id, COMM_ID_BYTES) != 0)
             status = titan_fail(err, TITAN_ECONFLICT, "rank %d is of epoch %" PRIu64 ", this is %" PRIu64, r,
@@ -459,7 +459,7 @@ titan_status segment_open(struct segment *seg, const struct comm_config *config,
     struct stat st;
     if (status == TITAN_OK && (fd < 0 || fstat(fd, &st) < 0))
         status = titan_fail_errno(err, "shared segment (descriptor %d)", fd);
-    /* Any member may be the first to size the file: all give it the same size. */
+    /* Any member may be the first to set the file's size, because all members set the same size. */
     if (status == TITAN_OK && (size_t)st.st_size < seg->layout.bytes && ftruncate(fd, (off_t)seg->layout.bytes) < 0)
         status = titan_fail_errno(err, "cannot give the shared segment %zu bytes", seg->layout.bytes);
     if (status == TITAN_OK && (seg->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) /* for splits */
@@ -475,8 +475,8 @@ titan_status segment_open(struct segment *seg, const struct comm_config *config,
 
 /* --- splitting ---------------------------------------------------------------------------------------------------- */
 
-/* Checks that a split segment lies behind the root and below the largest file size. A damaged word could name any
- * place. */
+/* Checks that a split segment lies behind the root and below the largest file size. The check is needed because a
+ * damaged word could name any place. */
 static titan_status check_place(const struct segment *root, uint64_t at, uint64_t bytes, struct titan_error *err)
 {
     const uint64_t first = round_up(root->layout.bytes, PAGE);
@@ -485,7 +485,7 @@ static titan_status check_place(const struct segment *root, uint64_t at, uint64_
     return titan_fail(err, TITAN_ECORRUPT, "a split is said to lie at %" PRIu64 ", outside of the shared segment", at);
 }
 
-/* Finds the place of a split. The first member takes room at the end of the file and tells the others. */
+/* Finds the place of a split. The first member takes room at the end of the file and tells the other members where. */
 static titan_status find_place(struct segment *parent, const struct segment *seg, const struct segment_group *group,
                                uint64_t *ret_at, struct titan_error *err)
 {

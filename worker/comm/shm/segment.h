@@ -2,27 +2,29 @@
 /* segment.h - shared memory of one communicator's members on one host, and their waits in it.
  *
  * An epoch has one file (the memfd), which begins with the segment of all its members. Segments of splits follow behind
- * it: each group's first member reserves the space with one addition to `used`, and gives the others its offset. The
- * file is sparse, so only used pages cost memory; space is not freed before the epoch ends. All-zero memory is the
- * valid initial state of a segment. A segment's size follows from the number of members alone: a member that finds the
- * memfd empty sets its size. No value in a segment is used as an address or index without a bound.
+ * that segment. Each group's first member reserves the space with one addition to `used`, and gives the other members
+ * the offset. The file is sparse, so only used pages cost memory; space is not freed before the epoch ends. All-zero
+ * memory is the valid initial state of a segment. A segment's size follows from the number of members alone: a member
+ * that finds the memfd empty sets its size. No value in a segment is used as an address or index without a bound.
  *
  *   header | ranks[world] | channels[world*world] | BUFFERS slots per rank | CHANNEL_SLOTS slots per channel
  *
- * A slot of a rank has 1 MiB, less above 32 members; a channel's slot has 256 KiB, less above 16. So a segment is at
- * most 832 MiB of address space. It costs only the pages used: at most 3 MiB a member for collectives, and 2 MiB for
- * every direction between two members that exchange messages. A step of recipes/demo.toml uses 14 MiB in all segments
- * of an epoch of four workers, 22 with buddies (26 and 42 of eight). As a memfd it counts as shared memory of the
- * cgroup it was made in, and not as part of /dev/shm.
+ * A rank's slot has 1 MiB, or less with more than 32 members. A channel's slot has 256 KiB, or less with more than 16
+ * members. So a segment is at most 832 MiB of address space. The used pages are at most 3 MiB a member for collectives,
+ * and 2 MiB for every direction between two members that exchange messages. In an epoch of four workers, a step of
+ * recipes/demo.toml uses 14 MiB in all segments together, or 22 MiB with buddies. With eight workers it uses 26 or 42
+ * MiB. As a memfd the file counts as shared memory of the cgroup it was made in, and not as part of /dev/shm.
  *
- * Members wait in two ways, both on a futex after a short spin (if there are at least as many cores as members):
+ * Members wait in two ways. In both, a member sleeps on a futex, after a short spin if there are at least as many cores
+ * as members:
  * - the barrier: the last of `world` arrivals moves the generation on and wakes all. Every round of a collective ends
- *   in one. With three buffers in turn, a buffer is refilled only after the barrier after the next, when all members
- *   have read it.
+ *   in one. Three buffers are used in turn. So a buffer is refilled only after two more barriers, when all members have
+ *   read it.
  * - a channel: head and tail of a ring between two members; a change rings the other member's bell.
  * A wait ends with TITAN_EREVOKED or TITAN_EPEER when the epoch is `broken`, when an awaited member has closed, or when
  * that member's process has ended (a pidfd, polled after each bounded sleep). `broken` is one word for all segments of
- * the epoch; a member that sleeps in a split segment also sleeps on that word, so it reaches every group at once. */
+ * the epoch; a member that sleeps in a split segment also sleeps on `broken`. So a broken epoch wakes every group at
+ * once. */
 #ifndef TITAN_WORKER_COMM_SHM_SEGMENT_H
 #define TITAN_WORKER_COMM_SHM_SEGMENT_H
 
@@ -64,14 +66,14 @@ struct segment {
     /* The root's descriptor. */
     int fd;
     uint64_t pid_namespace;
-    atomic_int *pidfds; /* pidfds of the other members, opened in a long wait; -1 = not yet */
+    atomic_int *pidfds; /* pidfds of the other members, each opened in a long wait; -1 = not open yet */
     int spins;          /* reads of a word before sleeping */
     unsigned char id[COMM_ID_BYTES];
     uint64_t epoch;
     int64_t forming_ns; /* time limit to form */
 };
 
-/* The end of a channel that waits. */
+/* The end of a channel that a call is about. */
 enum channel_end { CHANNEL_SEND, CHANNEL_RECV };
 
 static inline void segment_relax(void)
@@ -94,7 +96,7 @@ struct segment_group {
 /* Opens a segment for this group. As comm_ops.split. */
 titan_status segment_split(struct segment *parent, struct segment *seg, const struct segment_group *group,
                            const atomic_int *revoked, struct titan_error *err) TITAN_MUST_USE;
-/* Leaves; members that still wait for this one get TITAN_EPEER. */
+/* Leaves the segment. Members that still wait for this member get TITAN_EPEER. */
 void segment_close(struct segment *seg);
 /* Ends all members' waits with this status, in all segments of the epoch. Any thread. */
 void segment_break(struct segment *seg, titan_status status);
@@ -107,14 +109,14 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err) TITAN
 
 /* The next slot of the ring from this rank to the peer (send) or back (recv); NULL: not ready to be filled or read. */
 unsigned char *segment_channel_slot(const struct segment *seg, enum channel_end end, int peer);
-/* The slot is filled or read. */
+/* Marks that slot as filled or read. */
 void segment_channel_advance(struct segment *seg, enum channel_end end, int peer);
-/* The bell's value. It rings when a channel of this rank moves or must be given up. Read it before you look at the
- * channels. */
+/* Returns the bell's value. The bell rings when a channel of this rank moves or must be given up. Read it before you
+ * look at the channels. */
 uint32_t segment_bell(const struct segment *seg);
 /* Sleeps until the bell changes, for a bounded time. */
 void segment_bell_wait(struct segment *seg, uint32_t bell);
-/* Has the member closed? With look: or has its process ended? */
+/* Has the member closed its segment? With `look` also: has its process ended? */
 bool segment_member_gone(struct segment *seg, int peer, bool look);
 /* Fails the communicator for all members, because the peer is gone. */
 titan_status segment_give_up(struct segment *seg, int peer, struct titan_error *err) TITAN_MUST_USE;

@@ -21,7 +21,7 @@
 #define EACH_SUMS_BYTES ((size_t)64 << 10)
 
 struct comm {
-    struct comm_core core; /* first: the core hands it back */
+    struct comm_core core; /* first, because the core passes a pointer to it, which is cast back */
     struct segment segment;
     uint32_t tick; /* buffers filled so far; the same on all members */
 };

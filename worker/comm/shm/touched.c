@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* touched.c - how much of a segment its traffic touches: the part of slots and rings that shm.c fills and reads. */
+/* touched.c - how much of a segment is touched by the traffic through it: the part of slots and rings that shm.c fills
+ * and reads. */
 #include "worker/comm/shm/segment.h"
 
 #include "base/cleanup.h"

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp.c - collectives over a full mesh of TCP connections.
  *
- * Everything is one primitive, the exchange: this member sends to and receives from any of the others, all at once. It
- * uses non-blocking sockets under edge-triggered epoll. Each direction has its own epoll set, because one thread may
- * send messages while another receives. The byte streams need no framing: both ends run the same operations in the same
- * order. Sums are added in rank order from a bounded staging area. While one chunk is summed, the next ones arrive in
- * the kernel's buffers.
+ * Every operation is made of one primitive, the exchange: this member sends to and receives from any of the others, all
+ * at once. An exchange uses non-blocking sockets under edge-triggered epoll. Each direction has its own epoll set,
+ * because one thread may send messages while another receives. The byte streams need no framing: both ends run the same
+ * operations in the same order. Sums are added in rank order from a bounded staging area. While one chunk is summed,
+ * the next chunks arrive in the kernel's buffers.
  *
- * A group split off has its own connections, so a wait in one group does not delay another.
+ * A split has its own connections, so a wait in one group does not delay another.
  *
- * An eventfd in both sets ends every wait when the epoch is revoked. A member that fails shuts its connections in all
- * groups. So the members that wait for it fail at once too, and so do the members that wait for these. */
+ * An eventfd in both epoll sets ends every wait when the epoch is revoked. A member that fails shuts its connections in
+ * all groups. So the members that wait for it fail at once too, and so do the members that wait for these. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@
 #define STAGE_BYTES ((size_t)4 << 20) /* over all members */
 #define CHUNK_BYTES_MIN ((size_t)64 << 10)
 #define CHUNK_BYTES_MAX ((size_t)1 << 20)
-#define PORTION_BYTES ((size_t)512 << 10) /* bytes of one connection before the next one's turn */
+#define PORTION_BYTES ((size_t)512 << 10) /* bytes that one connection moves before the next connection's turn */
 /* Up to this many bytes, every member computes the whole sum: one exchange instead of two. */
 #define EACH_SUMS_BYTES ((size_t)16 << 10)
 /* A broadcast of more bytes is cut up among the members, which then gather the parts. */
@@ -47,21 +47,21 @@ struct link {
     int fd;
     const unsigned char *out;
     size_t out_left;
-    bool can_write; /* not known to be full */
+    bool can_write; /* the socket is not known to be full */
     unsigned char *in;
     size_t in_left;
-    bool can_read; /* not known to be empty */
+    bool can_read; /* the socket is not known to be empty */
 };
 
 struct comm {
-    struct comm_core core; /* first: the core hands it back */
-    struct link *links;    /* by rank; the own one has fd -1 */
+    struct comm_core core; /* first, because the core passes a pointer to it, which is cast back */
+    struct link *links;    /* by rank; this rank's own link has fd -1 */
     int epolls[WAYS], event;
     unsigned char *stage; /* chunk bytes per rank */
     size_t chunk;
     struct mesh *mesh; /* the epoch's mesh, owned by the opened communicator */
     int *names;        /* each member's rank in the epoch */
-    uint64_t tag;      /* tag of its members' rendezvous */
+    uint64_t tag;      /* tag of the rendezvous that made this communicator */
     uint64_t splits;   /* splits of this communicator so far, the same on all members */
 };
 
@@ -219,7 +219,7 @@ static titan_status gather_parts(struct comm *c, unsigned char *data, size_t byt
     return exchange(c, true, err);
 }
 
-/* out (bytes) = sum over ranks of the addends that they send to this one. own: this rank's own addend. The caller has
+/* out (bytes) = sum over ranks of the addends that they send to this rank. own: this rank's own addend. The caller has
  * already put the outgoing data on the links. */
 static titan_status sum_incoming(struct comm *c, unsigned char *out, const unsigned char *own, size_t bytes,
                                  enum dtype dt, struct titan_error *err)
@@ -351,7 +351,7 @@ static titan_status all_to_all_v(struct comm *c, const struct comm_request *r, s
 }
 
 /* A connection carries one message at a time in each direction. So round n carries the n-th message of each connection
- * and direction, on both sides. No round waits for a later one. */
+ * and direction, on both sides. No round waits for a later round. */
 static titan_status pass(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
 {
     struct comm *c = (struct comm *)core;
@@ -379,7 +379,7 @@ static titan_status pass(struct comm_core *core, const struct comm_request *part
     return TITAN_OK;
 }
 
-/* Sockets stay open until close(), so this is safe beside a running exchange. */
+/* Sockets stay open until close(), so wake() is safe while an exchange runs. */
 static void wake(struct comm_core *core)
 {
     struct comm *c = (struct comm *)core;

@@ -75,7 +75,7 @@ struct peer {
     int64_t retry_at; /* ms */
 };
 
-/* An accepted connection: of an unknown sender, or of a member that is early. */
+/* An accepted connection from a sender that is not known yet, or from a member that is early. */
 struct arrival {
     int fd;
     size_t got; /* bytes received of its greeting */
@@ -150,7 +150,7 @@ titan_status comm_listen(const char *host, const struct listen_ports *ports, int
 
 static void set_option(int fd, int level, int name, int value)
 {
-    (void)setsockopt(fd, level, name, &value, sizeof(value)); /* each is an improvement only */
+    (void)setsockopt(fd, level, name, &value, sizeof(value)); /* each option only helps, so a failure does not matter */
 }
 
 static void set_options(int fd)
@@ -167,7 +167,7 @@ static void set_options(int fd)
 
 static bool send_all(int fd, const void *bytes, size_t len)
 {
-    /* The send buffer of a new connection always has room for this. */
+    /* The send buffer of a new connection always has room for these bytes. */
     return send(fd, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
 }
 
@@ -198,8 +198,8 @@ static size_t answer_bytes(const struct mesh *m)
     return m->keyed ? sizeof(struct answer) : sizeof(struct identity);
 }
 
-/* Computes a proof. answer NULL: the connecting side's proof. Otherwise the accepting side's, which covers the greeting
- * it received. */
+/* Computes a proof. answer NULL: the connecting side's proof. Otherwise the accepting side's proof, which also covers
+ * the greeting that the accepting side received. */
 static void prove(const struct mesh *m, const unsigned char challenge[CHALLENGE_BYTES], const struct greeting *greeting,
                   const struct identity *answer, unsigned char ret[MAC_BYTES])
 {
@@ -239,7 +239,7 @@ static bool is_member(const struct mesh *m, const struct identity *h)
            h->epoch == m->own.epoch && h->rank < (uint32_t)m->world;
 }
 
-/* Returns a newcomer's place among the members of this rendezvous; -1: it is not a member. */
+/* Returns the place of a greeting's sender among the members of this rendezvous; -1: the sender is not a member. */
 static int place_of(const struct rendezvous *g, const struct identity *h)
 {
     for (int i = 0; h->members == g->own.members && i < g->options->n; i++)
@@ -367,7 +367,7 @@ static void advance_arrivals(struct rendezvous *g)
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* Polls once and handles everything that has moved. */
+/* Polls once and handles all descriptors that are ready. */
 static void step(struct rendezvous *g)
 {
     const struct rendezvous_options *o = g->options;
@@ -529,7 +529,7 @@ titan_status tcp_mesh_open(const struct comm_config *config, struct mesh **ret, 
         return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh of %zu members", world);
     if (config->rank < config->world - 1 && config->listener < 0)
         return titan_fail(err, TITAN_EINVAL, "rank %d has no listening socket", config->rank);
-    /* A duplicate for splits: the caller may close its own. */
+    /* Splits need the socket later, and the caller may close its own descriptor. So a duplicate is kept. */
     if (config->listener >= 0 && (m->listener = fcntl(config->listener, F_DUPFD_CLOEXEC, 0)) < 0)
         return titan_fail_errno(err, "cannot keep the listening socket");
     for (int r = 0; r < config->world; r++) {

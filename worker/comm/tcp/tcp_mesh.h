@@ -5,8 +5,9 @@
  * epoch, and again for each split; each rendezvous has a tag that is unique in the epoch. Rank i connects to lower
  * ranks and accepts from higher ranks. Both sides identify themselves (magic, communicator id, epoch, tag, rank,
  * members). If the epoch has a key, each side proves on the other's challenge that it has the key; the key itself is
- * never sent. A connection with other data, or none within two seconds, is dropped without harm to the rendezvous. A
- * member that is early, for a rendezvous that this rank has not reached, is kept until then.
+ * never sent. A connection that sends other data, or no data within two seconds, is dropped without harm to the
+ * rendezvous. A connection from an early member, for a rendezvous that this rank has not reached, is kept until this
+ * rank reaches it.
  *
  * Sockets are non-blocking, without delay, and give up a silent peer after 15 s. One thread at a time. */
 #ifndef TITAN_WORKER_COMM_TCP_TCP_MESH_H
@@ -23,8 +24,8 @@ struct rendezvous_options {
     uint64_t tag;         /* 0 = all members of the epoch */
     const int *members;   /* ranks of the epoch, ascending, this rank included */
     int n;                /* number of members */
-    const int *links;     /* existing connections: their end ends the rendezvous; NULL = none. -1 for this rank */
-    struct comm_core *in; /* its failure or revocation ends the rendezvous; NULL = none */
+    const int *links;     /* existing connections (-1: this rank), NULL = none; if one ends, so does the rendezvous */
+    struct comm_core *in; /* communicator whose failure or revocation ends the rendezvous; NULL = none */
     const atomic_int *abort_flag;
 };
 

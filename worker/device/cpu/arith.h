@@ -65,7 +65,7 @@ CPU_INLINE float exp_neg_f32(float x)
     float c = x < -87.33f ? -87.33f : x;
     float t = c * 1.44269504f + shift;
     float n = t - shift;
-    float r = c - n * 0.693145752f; /* upper bits of ln2: n times them is exact */
+    float r = c - n * 0.693145752f; /* upper bits of ln2, so that their product with n is exact */
     r = r - n * 1.42860677e-6f;
     float q = 8.312521461e-3f;
     q = q * r + 4.189015927e-2f;
@@ -84,7 +84,7 @@ CPU_INLINE float sigmoid_f32(float x)
 }
 
 /* tanh. Near 0 it is the continued fraction x / (1 + x^2 / (3 + x^2 / (5 + x^2 / (7 + x^2 / 9)))). Elsewhere it uses
- * e^-2|x|; there the subtraction of nearly equal numbers does not occur. */
+ * e^-2|x|, which does not subtract nearly equal numbers there. */
 CPU_INLINE float tanh_f32(float x)
 {
     const float size = x < 0.0f ? -x : x, z = x * x;
@@ -94,8 +94,8 @@ CPU_INLINE float tanh_f32(float x)
 }
 
 /* Sums and maxima over a row have LANES partial results; element j belongs to lane j % LANES. The lanes are then folded
- * in a tree. So vector registers hold them, and the order is the same on every instruction set. LANES is 32: one vector
- * of bf16 holds 32 elements. */
+ * in a tree. So vector registers hold the lanes, and the order is the same on every instruction set. LANES is 32: one
+ * vector of bf16 holds 32 elements. */
 enum { LANES = 32 };
 CPU_INLINE float lanes_sum(float lanes[LANES])
 {

@@ -22,8 +22,8 @@
 enum { BLOCK = 16, TILE = 16, PAD_D = GEMM_COLUMNS };
 static_assert((int)BLOCK <= (int)ATTENTION_ROWS_MAX, "a block's rows have bounds");
 
-/* Floats from one row of n keys to the next: an odd multiple of LANES. Products read down columns, and cache lines 4
- * KiB apart share the 8 places of one set in the first-level cache. */
+/* Floats from one row of n keys to the next: an odd multiple of LANES. Products read down columns, and rows at a
+ * multiple of 4 KiB would share the 8 places of one set in the first-level cache. */
 static int64_t key_stride(int64_t n)
 {
     return (round_up(n, LANES) / LANES | 1) * LANES;
@@ -96,7 +96,7 @@ CPU_KERNEL static float softmax_row(float *s, int32_t n, float *ret_max)
         for (int l = 0; l < LANES; l++)
             tops[l] = s[j + l] > tops[l] ? s[j + l] : tops[l];
     float max = lanes_max(tops);
-    float from = max == -INFINITY ? 0.0f : max; /* the row sees no key; -inf minus -inf would be NaN */
+    float from = max == -INFINITY ? 0.0f : max; /* 0 if the row sees no key, because -inf minus -inf would be NaN */
     for (int32_t j = 0; j < n; j += LANES)
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
@@ -120,7 +120,8 @@ CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64
     }
 }
 
-/* The same for capped scores. The tanh is p / cap, or -1 for a score of -inf; its derivative also multiplies ds. */
+/* Same as dsoftmax_row(), for capped scores. The tanh is p / cap, or -1 for a score of -inf. ds is also multiplied by
+ * the tanh's derivative. */
 CPU_KERNEL static void dsoftmax_capped_row(float *restrict p, float *restrict dp, int64_t n, float lse, float delta,
                                            float cap)
 {
@@ -165,7 +166,7 @@ static size_t forward_layout(struct forward_scratch *f, float *base, const struc
     f->v = p, p += tp * vp;
     f->q = p, p += BLOCK * dp;
     f->s = p, p += BLOCK * tp;
-    f->o = p, p += MAX(BLOCK * vp, tp * dp); /* first holds the keys that are then transposed */
+    f->o = p, p += MAX(BLOCK * vp, tp * dp); /* at first the place of the keys, before they are transposed */
     return (size_t)(p - base);
 }
 
@@ -205,7 +206,7 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
+/* Computes the queries of one head in the block from `row` on. The caller has set f->keys for the block. */
 static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -326,7 +327,7 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
     }
 }
 
-/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
+/* Computes the queries of one head in the block from `row` on. The caller has set f->keys for the block. */
 static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -408,7 +409,7 @@ size_t cpu_attention_work_bytes(struct device *dev, const struct attention_shape
     struct backward_scratch f;
     if (!shape_valid(shape))
         return 0;
-    /* The scratch must fit both ways: the strides also decide which one runs. */
+    /* The scratch must be large enough for both ways, because the strides also decide which way is used. */
     return MAX(backward_layout(&f, NULL, shape), attention_bf16_backward_floats(shape)) * sizeof(float) *
            (size_t)dev->threads;
 }

@@ -27,7 +27,7 @@ bool attention_bf16_fits(const struct device *dev, const struct attention_args *
 /* Floats of a->work that one thread needs. */
 size_t attention_bf16_forward_floats(const struct attention_shape *shape);
 size_t attention_bf16_backward_floats(const struct attention_shape *shape);
-/* One task after the other, for cpu_for. Task i is sequence i / kv and key head i % kv. */
+/* Range functions of cpu_for, which run one task after the other. Task i is sequence i / kv and key head i % kv. */
 void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int thread);
 void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int thread);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_bf16.c - attention on bf16 pairs, for processors with a fast AVX-512 BF16 dot product. Structure, formulas
- * and order of sums are those of attention.c; only the form of the operands differs.
+ * and order of sums are the same as in attention.c; only the form of the operands differs.
  *
  * The instruction multiplies pairs along k, so a right operand is stored as words of two neighbours along k. For
  * products over D, keys and values are transposed word by word. For products over rows, two rows are interleaved. Left
- * operands over D are the tensors themselves. Scores, softmax and all sums are fp32. P and dS are rounded to bf16 to be
- * operands, as on a GPU. */
+ * operands of products over D are used as they lie in the tensors. Scores, softmax and all sums are fp32. P and dS are
+ * rounded to bf16 when they become operands, as on a GPU. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -165,7 +165,7 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
+/* Computes the queries of one head in the block from `row` on. The caller has set f->keys for the block. */
 static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -272,8 +272,9 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
     }
 }
 
-/* Rows i and i + 1 of a block's scores and dp; an absent second row gets weight 0. P = exp(scale s - lse), dS = P (dp -
- * delta) scale. A row that sees no key has lse -inf. ds: dS row by row; pt and dst: words of both rows' P and dS. */
+/* Processes rows i and i + 1 of a block's scores and dp. An absent second row gets weight 0. P = exp(scale s - lse), dS
+ * = P (dp - delta) scale. A row that sees no key has lse -inf. ds: dS row by row; pt and dst: words of both rows' P and
+ * dS. */
 BF16_TARGET static void dsoftmax_rows(const struct backward_scratch *f, int64_t ld, int64_t i, const float *lse,
                                       const float *delta, float scale)
 {
@@ -306,7 +307,7 @@ BF16_TARGET static void dsoftmax_rows(const struct backward_scratch *f, int64_t 
     }
 }
 
-/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
+/* Computes the queries of one head in the block from `row` on. The caller has set f->keys for the block. */
 static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;

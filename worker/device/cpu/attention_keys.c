@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_keys.c - which keys a block of queries sees. A mask is two bounds for each query and a place for each key.
- * So a tile of keys is judged by its least and greatest place: no query sees it, all see it, or it is checked pair by
- * pair. Causal attention without masks is the same with places 0, 1, 2, ... */
+ * So the least and the greatest place of a tile of keys decide: no query sees the tile, all queries see it, or its
+ * pairs are checked one by one. Causal attention without masks works in the same way, with places 0, 1, 2, ... */
 #include <limits.h>
 #include <math.h>
 

@@ -29,8 +29,9 @@ titan_status cpu_add_bias(struct stream *s, const struct bias_args *a)
     return args_valid(a) ? cpu_enqueue_range(s, add_range, a->n, 1 + GRAIN / a->c, a, sizeof *a) : TITAN_EINVAL;
 }
 
-/* Sums at most COLUMNS columns from `first` on over all rows, in groups of ROWS. So the rounding error of a long batch
- * grows with its square root. */
+/* Sums at most COLUMNS columns from `first` on, over all rows. Rows are first summed in groups of ROWS. So a value
+ * passes through about n / ROWS + ROWS additions, not n, and the rounding error of a long batch is smaller by as
+ * much. */
 CPU_INLINE void sum_columns(const struct bias_args *a, int64_t first, int64_t columns, enum dtype dt)
 {
     const void *const restrict dout = at(a->dout, first, dt);
@@ -69,7 +70,7 @@ titan_status cpu_bias_wgrad(struct stream *s, const struct bias_args *a)
 
 /* --- packed rows -------------------------------------------------------------------------------------------------- */
 
-/* Rows [begin, end) of all parts and groups. */
+/* Adds biases to rows [begin, end) of all parts and groups. */
 static void add_grouped_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct bias_args *g = p;
@@ -100,7 +101,7 @@ titan_status cpu_add_bias_grouped(struct stream *s, const struct bias_args *a)
     return cpu_enqueue(s, run_add_grouped, a, sizeof *a);
 }
 
-/* Groups [begin, end) of the last part. */
+/* Sums groups [begin, end) of the last part. */
 static void sum_grouped_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct bias_args *g = p;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cast.c - conversions between element types. fp32 <-> bf16 is the hot pair; the rest goes element by element. */
+/* cast.c - conversions between element types. Conversions between fp32 and bf16 must be fast; the others go element by
+ * element. */
 #include <string.h>
 
 #include "worker/device/cpu/cpu.h"

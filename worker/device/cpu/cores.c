@@ -49,7 +49,8 @@ struct cpu_cores cpu_cores_find(void)
     cpu_set_t set, seen;
     int cores = 0;
 
-    /* The cores among the processors that this process may use: two threads of a core share its units. */
+    /* Counts the cores among the processors that this process may use, because two threads of a core share its
+     * units. */
     CPU_ZERO(&set);
     CPU_ZERO(&seen);
     if (sched_getaffinity(0, sizeof set, &set) != 0)
@@ -71,7 +72,7 @@ struct cpu_cores cpu_cores_find(void)
     }
     cores = MAX(cores, 1);
 
-    /* The limit of this process's cgroup. The line of cgroup version 2 is "0::/PATH". */
+    /* Finds the limit of this process's cgroup. The line of cgroup version 2 is "0::/PATH". */
     if (file_read("/proc/self/cgroup", 65536, &cgroups, NULL) == TITAN_OK && cgroups.data)
         line = strncmp(cgroups.data, "0::", 3) == 0 ? cgroups.data : strstr(cgroups.data, "\n0::");
     if (line)

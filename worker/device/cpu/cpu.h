@@ -3,8 +3,9 @@
  *
  * Reading order: cpu.c (table, open), stream.c (streams, events, where an operation runs), then one file per noun. The
  * table's entry checks an operation's arguments and enqueues them. When the stream gets there, a pure function does the
- * work over a range of independent items. It is cloned per instruction set, and cpu_for() shares its range out among
- * threads. An item's result never depends on the cut, so bits do not depend on threads. */
+ * work over a range of independent items. The function is cloned per instruction set, and cpu_for() shares the range
+ * out among threads. An item's result never depends on how the range is cut, so bits do not depend on the number of
+ * threads. */
 #ifndef TITAN_WORKER_DEVICE_CPU_CPU_H
 #define TITAN_WORKER_DEVICE_CPU_CPU_H
 
@@ -27,14 +28,15 @@ struct cpu_isa {
     bool avx2, avx512, avx512_bf16, amx_bf16, amd;
 };
 
-/* peak.c: dense FLOP/s of one core that has its units to itself, measured in under 0.5 ms. */
+/* peak.c: dense FLOP/s of one core while no other thread uses the core's units, measured in under 0.5 ms. */
 struct cpu_peak {
     double f32, bf16;
 };
 struct cpu_peak cpu_peak_measure(const struct cpu_isa *isa);
-/* cores.c: the cores that this process may use, shared with all processes under the same limit. */
+/* cores.c: the cores that this process may use. All processes under the same limit share them. */
 struct cpu_cores {
-    /* cores' worth: two threads of a core share its units, and a cgroup may allow only a part of the time */
+    /* cores' worth: two threads of a core share its units and count as one; a cgroup may allow only a part of the
+     * time */
     double usable;
     uint64_t id; /* equal for processes that share the cores */
 };
@@ -84,8 +86,8 @@ void cpu_huge_pages(void *memory, size_t bytes);
 /* Converts n elements on the calling thread. bf16 is rounded to nearest, ties to even. */
 void cpu_cast_f32_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n);
 void cpu_cast_bf16_f32(float *restrict dst, const uint16_t *restrict src, int64_t n);
-/* Writes the number of existing rows: the sum of counts (parts), or all n if counts is NULL. TITAN_EINVAL: a count is
- * negative or the sum exceeds n. */
+/* Writes the number of existing rows: the sum of the `parts` numbers in counts, or n if counts is NULL. TITAN_EINVAL: a
+ * count is negative or the sum exceeds n. */
 titan_status cpu_rows_there(const struct cpu_context *ctx, const int32_t *counts, int64_t parts, int64_t n,
                             int64_t *ret);
 

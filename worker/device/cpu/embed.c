@@ -12,7 +12,7 @@ static bool args_valid(const struct embed_args *a)
     return a->n >= 0 && a->c > 0 && a->v >= 0 && a->first >= 0 && compute_type(a->dt);
 }
 
-/* The table's row for token i; -1: another part has it. */
+/* The table's row for token i; -1: the row is in another rank's part. */
 CPU_INLINE int64_t row_of(const struct embed_args *a, int64_t i)
 {
     int64_t row = a->tokens[i] - a->first;
@@ -38,7 +38,7 @@ titan_status cpu_embed(struct stream *s, const struct embed_args *a)
     return args_valid(a) ? cpu_enqueue_range(s, embed_range, a->n, GRAIN, a, sizeof *a) : TITAN_EINVAL;
 }
 
-/* The range is columns. Every thread processes all tokens in order, so each element is summed in one order. */
+/* The range counts columns. Every thread processes all tokens in order, so each element is summed in one order. */
 CPU_INLINE void embed_wgrad_items(const struct embed_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
     for (int64_t i = 0; i < a->n; i++) {

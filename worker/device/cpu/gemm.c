@@ -49,8 +49,8 @@ CPU_INLINE void strip(const struct gemm *g, int64_t j, const int rows, const int
         tile(g, i, j, 1, vecs);
 }
 
-/* For processors with 32 registers of one vector each. The copy stays in registers: a vector's store may alias any
- * memory that others see. */
+/* For processors with 32 registers of one vector each. The copy stays in registers. Without it the compiler must reload
+ * *product after each vector's store, because the store may alias *product. */
 CPU_KERNEL static void gemm_wide(const struct gemm *product)
 {
     const struct gemm copy = *product, *const g = &copy;
@@ -65,7 +65,7 @@ CPU_KERNEL static void gemm_wide(const struct gemm *product)
 
 #define AVX2_TARGET __attribute__((target("avx2,fma")))
 
-/* The same for 16 registers of half a vector. gcc does not keep 64-byte vectors in registers here. */
+/* Same as tile(), for 16 registers of half a vector. gcc does not keep 64-byte vectors in registers here. */
 static inline __attribute__((always_inline, target("avx2,fma"))) void half_tile(const struct gemm *g, int64_t i0,
                                                                                 int64_t j0, const int rows)
 {

@@ -25,10 +25,11 @@ void gemm_f32(const struct gemm *g);
 #define BF16_INLINE                                                                                                    \
     static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
-/* The same product with k pairs of bf16. A word holds two neighbours along k, the first in the low half; element (i,p)
- * of a and (p,j) of b are such words. Sums are fp32. Call it only if gemm_bf16_usable(). */
+/* Same as gemm_f32(), with k pairs of bf16. A word holds two neighbours along k, the first in the low half; element
+ * (i,p) of a and (p,j) of b are such words. Sums are fp32. Call it only if gemm_bf16_usable(). */
 void gemm_bf16(const struct gemm *g);
-/* Whether AVX-512 BF16 is faster than fp32. AMD's is; Intel's is not, and Intel has AMX for large products. */
+/* Whether AVX-512 BF16 is faster than fp32. It is on AMD's processors, and not on Intel's, which have AMX for large
+ * products. */
 bool gemm_bf16_usable(const struct cpu_isa *isa);
 
 #endif

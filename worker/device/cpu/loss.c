@@ -27,7 +27,7 @@ CPU_INLINE void stats_of(const struct loss_args *a, int64_t row, enum dtype dt)
     const void *const logits = at(a->logits, row * a->v, dt);
     const int64_t whole = a->v / LANES * LANES, column = column_of(a, row);
     float *const stats = a->stats + row * STATS, tops[LANES], sums[LANES] = {0};
-    if (a->targets[row] < 0) { /* a target that is not counted is not read further */
+    if (a->targets[row] < 0) { /* the target does not count, so the row's logits are not read */
         stats[0] = stats[1] = stats[2] = 0.0f;
         return;
     }
@@ -112,7 +112,7 @@ titan_status cpu_loss_finish(struct stream *s, const struct loss_args *a)
     return cpu_enqueue_range(s, finish_range, a->n, 1 + GRAIN / a->v, a, sizeof *a);
 }
 
-/* Both steps for a row at once: its logits are still in the cache when its gradient is computed. */
+/* Does both steps for a row at once, so that the row's logits are still in the cache when the gradient is computed. */
 CPU_INLINE void loss_items(const struct loss_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
     for (int64_t i = begin; i < end; i++) {

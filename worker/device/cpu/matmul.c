@@ -6,8 +6,8 @@
  * time, and all shapes use one piece of scratch; by default each primitive would keep its own. If oneDNN has no bf16
  * product, operands are widened and the product is fp32.
  *
- * The bits of a product do not depend on the number of threads. Without AVX-512, the bits of oneDNN's products do
- * depend on it. So with AVX2 matmul_packed.c computes the product. */
+ * The bits of a product do not depend on the number of threads. Without AVX-512, the bits of oneDNN's products would
+ * depend on it. So on processors with AVX2 only, matmul_packed.c computes the product. */
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,7 +260,7 @@ static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* The same product in fp32 on widened copies. */
+/* Runs a bf16 product in fp32 on widened copies. */
 static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cache *cache, const struct product *a)
 {
     struct product_shape s = a->shape;

@@ -221,7 +221,7 @@ CPU_INLINE void round_columns(const struct operand *o, int64_t row, int64_t rows
     }
 }
 
-/* The range is blocks of rows. */
+/* The range counts blocks of rows. */
 CPU_KERNEL static void blocks_in_columns(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct operand *o = p;
@@ -265,7 +265,7 @@ CPU_INLINE void unscale_row(const struct unscale_args *u, int64_t i, const enum 
     }
 }
 
-/* Not cloned per instruction set: otherwise some machines would fuse the product with the sum. */
+/* This function is not cloned per instruction set, because some clones would fuse the product with the sum. */
 static void unscale_rows(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct unscale_args *u = p;

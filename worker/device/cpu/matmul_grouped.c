@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_grouped.c - products of packed rows, each group with a matrix of its own.
  *
- * The number of a group's rows is known only now and differs every step, while oneDNN makes each shape anew. So a group
- * is cut into pieces of few sizes. Pieces of 256 and 64 rows are multiplied in place. The remaining rows, fewer than
- * 64, are copied and filled up with zeros to a multiple of 16. That makes six shapes per product, and at most 15 extra
- * rows per group. */
+ * The number of a group's rows is known only when the product runs, and differs every step. But oneDNN makes each shape
+ * anew. So a group is cut into pieces of few sizes. Pieces of 256 and 64 rows are multiplied in place. The remaining
+ * rows, fewer than 64, are copied and filled up with zeros to a multiple of 16. That makes six shapes per product, and
+ * at most 15 extra rows per group. */
 #include <string.h>
 
 #include "worker/device/cpu/matmul.h"
@@ -13,7 +13,7 @@
 enum { LARGE = EXPERT_SPLIT, SMALL = 64, FILL = 16 };
 
 struct grouped_args {
-    struct product all;    /* m (k with ta) is the most rows that all groups can have */
+    struct product all;    /* m (k with ta) is the most rows that all groups together can have */
     const int32_t *counts; /* (parts,groups) */
     int64_t groups, parts;
 };
@@ -128,7 +128,7 @@ static titan_status run_grouped(const struct cpu_context *ctx, const void *args)
             step = rows - done >= LARGE ? LARGE : rows - done >= SMALL ? SMALL : rows - done;
             *(ta ? &p.shape.k : &p.shape.m) = step;
             p.shape.accumulate = accumulate;
-            accumulate = accumulate || ta; /* later pieces of a weight gradient add to the first */
+            accumulate = accumulate || ta; /* later pieces of a weight gradient are added to the first piece */
             if (step % FILL == 0)
                 status = product_run(ctx, &p);
             else

@@ -26,7 +26,7 @@ enum {
     BLOCK_ROWS = 20 * ROWS,
     BLOCK_COLS = 32 * COLS,
     WIDE = 64 * COLS,
-    PANELS = 2, /* blocks of b: one is packed while others read the previous one */
+    PANELS = 2, /* blocks of b: a block is packed while other threads read the previous block */
     JOBS = 8,
     FEW = 4
 };
@@ -122,7 +122,7 @@ PACKED_TARGET static void pack_rows(float *to, const struct matmul_packed *z, in
         pack(to, x, of.depth, ROWS, DTYPE_BF16);
 }
 
-/* One thread's share of the panels of b. */
+/* Packs one thread's share of the panels of b. */
 PACKED_TARGET static void pack_b(const struct matmul_packed *z, struct steps of, float *b, int64_t thread,
                                  int64_t threads)
 {
@@ -140,7 +140,7 @@ PACKED_TARGET static void pack_b(const struct matmul_packed *z, struct steps of,
 struct tile {
     float *c;
     int64_t ldc, rows, cols;
-    bool add; /* to what is there */
+    bool add; /* add to the old contents of c */
 };
 
 /* The tile = or += a panel of a times a panel of b. */
@@ -187,7 +187,7 @@ PACKED_TARGET static void tile(struct tile to, const float *a, const float *b, i
             c[i * ldc + j] = add ? c[i * ldc + j] + part[i][j] : part[i][j];
 }
 
-/* One thread's share of a block of k. a's panels are packed again only when the next block of rows begins. */
+/* Computes one thread's share of a block of k. a's panels are packed again only when the next block of rows begins. */
 PACKED_TARGET static void share(const struct matmul_packed *z, struct steps of, const float *b, float *a,
                                 int64_t thread, int64_t threads)
 {
@@ -216,7 +216,7 @@ PACKED_TARGET static void share(const struct matmul_packed *z, struct steps of, 
 }
 
 /* Computes LANES columns from j on, for few rows of c and a column-major b, as when a model generates token by token. b
- * is read once, so it is transposed in registers and not packed. The sums are those of tile(). */
+ * is read once, so it is transposed in registers and not packed. Each sum has the same order as in tile(). */
 PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int rows, const enum dtype dt)
 {
     const int64_t cols = MIN(LANES, z->n - j);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_packed.h - products on processors with AVX2 and without AVX-512. There the bits of oneDNN's products depend on
- * the number of threads, and oneDNN has no bf16. */
+/* matmul_packed.h - products on processors with AVX2 and without AVX-512. On these processors the bits of oneDNN's
+ * products depend on the number of threads, and oneDNN has no bf16. */
 #ifndef TITAN_WORKER_DEVICE_CPU_MATMUL_PACKED_H
 #define TITAN_WORKER_DEVICE_CPU_MATMUL_PACKED_H
 

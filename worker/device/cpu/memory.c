@@ -47,7 +47,7 @@ void cpu_release(struct device *dev, void *ptr)
         free(((void **)ptr)[-1]);
 }
 
-static int marks = -1; /* /proc/self/clear_refs, opened early: process_seal() forbids it later */
+static int marks = -1; /* /proc/self/clear_refs, opened early because process_seal() forbids to open it later */
 
 void cpu_memory_open(void)
 {
@@ -55,8 +55,8 @@ void cpu_memory_open(void)
         marks = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
 }
 
-/* Returns the kernel's high-water mark. Writing "5" resets it to the memory that is resident now. If that is forbidden,
- * the mark covers the process's whole life. */
+/* Returns the kernel's high-water mark. Writing "5" to clear_refs resets the mark to the memory that is resident now.
+ * If this is forbidden, the mark covers the process's whole life. */
 uint64_t cpu_memory_peak(struct device *dev, bool begin)
 {
     static const char key[] = "\nVmHWM:";

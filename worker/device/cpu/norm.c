@@ -2,7 +2,7 @@
 /* norm.c - RMSNorm, also of a sum of two inputs, and its gradients to the input and to the gain.
  *     y = x r g, r = (mean(x^2) + eps)^-1/2
  *     dx = r (dy g) - x r^3/C sum(dy g x),  dg = sum over rows of dy x r
- * If gains are stored less 1, g = one + gain with one = 1; otherwise one = 0. */
+ * g = one + gain. If gains are stored less 1, one is 1, otherwise 0. */
 #include <math.h>
 #include <string.h>
 
@@ -118,7 +118,8 @@ titan_status cpu_rmsnorm_dgrad(struct stream *s, const struct norm_args *a)
 }
 
 /* Sums at most DGAIN_COLUMNS columns from `first` on, over all rows. Rows are first summed in groups of DGAIN_ROWS. So
- * the rounding error of a long batch grows with the square root of its length, not with its length. */
+ * a value passes through about n / DGAIN_ROWS + DGAIN_ROWS additions, not n, and the rounding error of a long batch is
+ * smaller by as much. */
 CPU_INLINE void dgain_columns(const struct norm_args *a, int64_t first, int64_t columns, enum dtype dt)
 {
     float *const restrict dgain = a->dgain + first;

@@ -67,8 +67,8 @@ bool cpu_allow_tiles(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* FLOP per second of loops with `flops` operations. The best of several short runs counts, as other processes may use
- * the core in between. */
+/* Returns the FLOP per second of loops with `flops` operations. The best of several short runs counts, because other
+ * processes may use the core during some runs. */
 static double rate(void (*loops)(int64_t), int64_t n, double flops)
 {
     titan_assert(n > 0 && flops > 0);

@@ -6,7 +6,7 @@
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
-/* Takes one more word than experts, so that starts end with the total. */
+/* Takes scratch for experts + 1 starts: the last start is the total number of rows. */
 static titan_status take_starts(const struct cpu_context *ctx, int64_t experts, int64_t **ret)
 {
     void *scratch;
@@ -127,7 +127,7 @@ static titan_status run_split_rounds(const struct cpu_context *ctx, const void *
         int64_t room = a->room;
         taken += rest > 0;
         for (int64_t i = 0; i < n; i++) {
-            /* a stretch in the order of taking: rows for one expert, from ranks [from_rank, to_rank) */
+            /* the next rows to take: rows for one expert, from ranks [from_rank, to_rank) */
             const int64_t expert = a->by_rank ? i % a->experts : i, from_rank = a->by_rank ? i / a->experts : 0,
                           to_rank = a->by_rank ? from_rank + 1 : a->ranks;
             int64_t take = -done[i], begin = 0;

@@ -26,7 +26,7 @@ CPU_INLINE void rope_rows(const struct rope_args *a, int64_t begin, int64_t end,
     }
 }
 
-/* Whole vectors need no code for a rest in the loop over heads, which is short. */
+/* If the pairs fill whole vectors, the short loop over heads needs no code for a rest. */
 CPU_INLINE void rope_items(const struct rope_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
     const int64_t pairs = a->d / 2, whole = pairs / LANES * LANES;

@@ -58,7 +58,7 @@ static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, i
     }
 }
 
-/* Chooses by the scores s (E) and the bias. key: scratch for the other rows. */
+/* Chooses by the scores s (E) and the bias. key: this thread's scratch behind the scores, for all other rows. */
 static void choose_best(const struct router_args *a, int32_t *chosen, const float *s, float *key)
 {
     const struct router_shape *z = &a->shape;
@@ -260,7 +260,7 @@ static float shares(float *s, const struct balance_args *a, int64_t row)
     return sum;
 }
 
-/* The range is sequences. A sequence's rows are consecutive, except those in other pieces. */
+/* The range counts sequences. For each one all tokens are scanned, because its rows may lie in several pieces. */
 static void balance_stats_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct balance_call *const call = p;
@@ -340,7 +340,7 @@ titan_status cpu_balance_loss(struct stream *s, const struct balance_loss_args *
     return cpu_enqueue(s, run_balance_loss, a, sizeof *a);
 }
 
-/* With q = s / sum s: the gradient from dq to ds is (dq - sum_e dq_e q_e) / sum s. From s to l it is the router's
+/* With q = s / sum s, the gradient dq gives ds = (dq - sum_e dq_e q_e) / sum s. Then ds gives dl as in the router's
  * gradient. */
 static void balance_dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 {

@@ -52,8 +52,8 @@ CPU_INLINE float dot(const void *restrict x, const void *restrict y, int64_t n, 
     return lanes_sum(lanes);
 }
 
-/* The range is heads. Each head's rows are summed in groups of ROWS, so the rounding error of a long batch grows with
- * its square root. */
+/* The range counts heads. Each head's rows are first summed in groups of ROWS. So a value passes through about rows /
+ * ROWS + ROWS additions, and the rounding error of a long batch is smaller by as much. */
 CPU_INLINE void sink_dgrad_items(const struct sink_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
     const int64_t rows = a->b * a->t;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream.c - streams and events, and how a range of items is shared out between threads.
  *
- * The compute stream has no thread: its operations run in the caller. So a product costs no hand-over, and the OpenMP
- * team belongs to the training thread. Other streams (communication, copies) have a thread and a queue. A caller that
- * waits for such a stream runs the stream's queued tasks itself (event_help).
+ * The compute stream has no thread: its operations run in the caller. So a product is not handed over to another
+ * thread, and the OpenMP team belongs to the training thread. Other streams (communication, copies) have a thread and a
+ * queue. A caller that waits for such a stream runs the stream's queued tasks itself (event_help).
  *
- * An event counts tickets. record takes the next ticket and marks it done when the stream gets there. wait captures the
- * newest ticket at the time of the call. So wait never waits for a later record, and the order of calls cannot cause a
- * deadlock. */
+ * An event counts tickets. A record takes the next ticket, which is marked done when the stream gets there. A wait
+ * captures the newest ticket at the time of the call. So it never waits for a later record, and the order of calls
+ * cannot cause a deadlock. */
 #include <omp.h>
 #include <signal.h>
 #include <stdalign.h>
@@ -41,7 +41,7 @@ struct stream {
     size_t head, count, capacity;
     bool busy; /* a task runs, on the stream's thread or on a thread that waits for the task */
     bool stop;
-    struct stream_observer observer; /* observes what is enqueued from now on */
+    struct stream_observer observer; /* observer of the operations that are enqueued from now on */
     titan_status status;             /* sticky */
     struct titan_error error;
 };
@@ -161,7 +161,7 @@ titan_status cpu_enqueue_range(struct stream *s, cpu_range fn, int64_t n, int64_
     return cpu_enqueue(s, run_range, &r, sizeof r);
 }
 
-/* Runs the first task on this thread. The lock is held at the call and is released while the task runs. */
+/* Runs the first task on this thread. The caller holds the lock, which is released while the task runs. */
 static void run_next(struct stream *s)
 {
     titan_assert(s->count > 0 && !s->busy);
@@ -355,8 +355,8 @@ static titan_status run_record(const struct cpu_context *ctx, const void *p)
 
 /* Runs the tasks queued before the event, unless the stream's own thread has begun them. So a collective that is waited
  * for at once costs no thread switch. If ranks have as many cores as computing threads, an extra thread often queues
- * behind another rank's thread, which waits for it in turn. With tensor parallelism on two cores this cost a third of a
- * step. */
+ * behind another rank's thread, which in turn waits for the extra thread. With tensor parallelism on two cores this
+ * cost a third of a step. */
 static void event_help(struct event *e, uint64_t ticket)
 {
     pthread_mutex_lock(&e->lock);

@@ -129,8 +129,8 @@ titan_status cpu_softcap_dgrad(struct stream *s, const struct softcap_args *a)
 
 enum { SUM_LANES = 32 };
 
-/* Element j of a block goes to lane j % SUM_LANES, and lanes are added in order. So the order is the same on every
- * instruction set, and wherever the block lies. The square of a float is exact in a double. */
+/* Element j of a block goes to lane j % SUM_LANES, and lanes are added in order. So the order of the sum depends
+ * neither on the instruction set nor on where the block lies. The square of a float is exact in a double. */
 CPU_INLINE double block_sum_lanes(const float *restrict x, int64_t n, bool square)
 {
     double lanes[SUM_LANES] = {0};

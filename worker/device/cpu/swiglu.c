@@ -21,8 +21,8 @@ CPU_INLINE float gelu_bounded(float x)
 {
     return x < -GELU_BOUND ? -GELU_BOUND : x > GELU_BOUND ? GELU_BOUND : x;
 }
-/* The argument of the sigmoid, and its derivative. Both return a value: a variable whose address is taken in a simd
- * loop bounds gcc's vectors to 16 elements, half a vector of bf16. */
+/* bend(): the sigmoid's argument; bend_slope(): its derivative. Both return a value, not through a pointer: if a simd
+ * loop takes a variable's address, gcc limits its vectors to 16 elements, half a vector of bf16. */
 CPU_INLINE float bend(float x, bool gelu)
 {
     const float within = gelu_bounded(x);

@@ -5,7 +5,7 @@
 
 enum { GRAIN = 1 << 12, DRAWN = 1024 };
 
-/* Arguments of the range, which is over elements. */
+/* Arguments of the range function. The range counts elements. */
 struct drawn_args {
     struct weights_args of;
     struct rng_weights weights;

@@ -11,8 +11,8 @@
  * then spill.
  *
  * Causal attention and masked attention are two sets of kernels (MASKED), so that masks do not slow causal attention
- * down. With masks, every tile of keys may be seen by every tile of queries. One vote over the places of its rows
- * decides whether any can be seen, before the rest of the tile is read.
+ * down. With masks, any tile of queries may see any tile of keys. So the threads vote on the places of a tile's rows
+ * before they read the rest of the tile: they skip a tile of which no row is seen.
  *
  * Backward, one kernel owns a tile of keys and loops over the queries that see it. Another kernel owns a tile of
  * queries and loops over the keys that it sees. The scores are computed twice, but every sum has one owner and one
@@ -22,7 +22,7 @@
 #define SIDE 16
 #define PLACE_MAX 0x7fffffff /* place of a row that does not exist: no mask reaches it */
 
-/* A kernel gets it by value. */
+/* Kernels get this struct by value. */
 struct frame {
     struct attention_problem s;
     int64_t lddq, lddk, lddv, lddo;
@@ -311,8 +311,8 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
                 p[i][j] = seen ? capped(p[i][j] * f.s.scale, f.s.softcap, &slope) : -INFINITY;
                 best = fmaxf(best, p[i][j]);
             }
-            /* Causal: every row sees column 0, so `best` is finite from the first tile on. Masked: -inf minus -inf
-             * would be NaN. */
+            /* Causal: every row sees column 0, so `best` is finite from the first tile on. Masked: `best` may be -inf,
+             * and -inf minus -inf would be NaN. */
             best = row_reduce(best, op_max());
             const float from = MASKED && best == -INFINITY ? 0.0f : best;
 #pragma unroll
@@ -397,7 +397,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED || DJ <= 4 ? 2 : 3)
     DYNAMIC_SHARED(shared);
     float *ks = shared, *vs = ks + T::words, *qs = vs + T::words, *os = qs + T::words, *ss = os + T::words;
     const struct tile_mask mask = mask_at(ss + T::score_words, T::rows);
-    const int kt = (int)blockIdx.x; /* the first tiles are seen by the most queries */
+    const int kt = (int)blockIdx.x; /* the first tiles come first, because most queries see them */
     const int kv_head = (int)blockIdx.y, sequence = (int)blockIdx.z, shared_by = f.s.h / f.s.kv;
     const int k_first = kt * T::rows;
     struct place_range range = {}; /* of the tile's keys */
@@ -527,8 +527,8 @@ static int backward(void *stream, const struct attention_args *a, const struct f
     return e;
 }
 
-/* Calls launch<R, DJ, MASKED>(arguments) for the wider of the frame's head widths. Tiles are as large as 99 KiB of
- * shared memory allow backward: every architecture since sm_80 gives a block at least that. */
+/* Calls launch<R, DJ, MASKED>(arguments) for the wider of the frame's head widths. Backward limits the tiles: they must
+ * fit into 99 KiB of shared memory, which a block gets on every architecture since sm_80. */
 #define LAUNCH_BY_WIDTH(launch, f, ...)                                                                                \
     ((f).s.index ? LAUNCH_MASKED(launch, true, f, __VA_ARGS__) : LAUNCH_MASKED(launch, false, f, __VA_ARGS__))
 #define LAUNCH_MASKED(launch, masked, f, ...)                                                                          \

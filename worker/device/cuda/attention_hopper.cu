@@ -5,12 +5,13 @@
  * A block owns OWN rows: queries, or keys where their gradients are summed. Each of its two groups of four warps has 64
  * of these rows. A separate warp, the loader, copies tiles of the other rows to shared memory, STAGES ahead. Only the
  * loader decides which tiles are used. It leaves out tiles that the mask hides completely. For each other tile it
- * reports where the tile begins and whether the mask hides any of it. A tile at -1 is the end.
+ * reports where the tile begins and whether the mask hides any of it. A tile reported at -1 marks the end.
  *
- * Scores never leave registers: the layout of a product's sums is that of the next product's left operand. Backward,
- * one kernel owns keys and computes scores transposed, and another kernel owns queries. So scores are computed twice,
- * but every sum has one owner and one order: no atomics, the same bits every time. If any order is allowed, the kernel
- * that owns keys also computes dQ. That takes five products instead of seven, and blocks add to dQ in any order.
+ * Scores never leave registers: a product's sums have the layout that the next product needs for its left operand.
+ * Backward, one kernel owns keys and computes scores transposed, and another kernel owns queries. So scores are
+ * computed twice, but every sum has one owner and one order: no atomics, the same bits every time. If any order is
+ * allowed, the kernel that owns keys also computes dQ. That takes five products instead of seven, and blocks add to dQ
+ * in any order.
  *
  * If a head's width is no multiple of 64, the copies pad it with zeros. Inputs and outputs are bf16, sums fp32. Scores
  * and their gradients are rounded to bf16 for the second product. */
@@ -23,7 +24,7 @@
 #define GROUPS 2
 #define OWN (GROUPS * MMA_ROWS)
 #define LOADER (GROUPS * MMA_THREADS) /* the loader's first thread */
-/* four warps change their registers together; three of the loader's do nothing else */
+/* four warps change their registers together, so the loader has four warps; three of them do nothing else */
 #define BLOCK (LOADER + MMA_THREADS)
 #define LOADER_REGISTERS 40 /* a thread is launched with 168 */
 #define GROUP_REGISTERS 232
@@ -43,7 +44,7 @@ template <int D> struct gradient_queries { /* as many as the remaining registers
     static const int rows = D > 128 ? 32 : 64;
 };
 
-/* A kernel gets it by value. */
+/* Kernels get this struct by value. */
 struct frame {
     struct attention_problem s;
     int64_t lddq, lddk, lddv, lddo;
@@ -57,8 +58,8 @@ template <int ROWS, int WIDTH> struct block_tile {
     static const int bytes = tile * (WIDTH / TILE_COLUMNS);
 };
 
-/* The loader's report on a tile of ROWS rows. first: where the tile begins, or -1. hides: the mask hides some of it.
- * head: the head of its queries. of: VALUES numbers for each row. */
+/* The loader's report on a tile of ROWS rows. first: where the tile begins, or -1. hides: the mask hides a part of the
+ * tile. head: the head of the tile's queries. of: VALUES numbers for each row. */
 template <int ROWS, int VALUES> struct tile_facts {
     int first, hides, head, unused; /* `of` begins at a multiple of 16 bytes */
     union {
@@ -171,7 +172,8 @@ __device__ static inline void store_rows(void *to, int64_t ld, int width, int le
 
 /* --- masks -------------------------------------------------------------------------------------------------------- */
 
-/* Bounds of the loader's own rows. A query sees places from `start` to `end`; for a key both are its place. */
+/* Bounds of the loader's own rows. A query sees places from `start` to `end`. For a key, both `start` and `end` are the
+ * key's place. */
 struct bounds {
     int low, high;          /* range that at least one row reaches */
     int all_start, all_end; /* range that all rows reach */
@@ -212,7 +214,7 @@ __device__ static inline struct bounds bounds_of(const int32_t *start, const int
 }
 
 /* Which of the next LOOK_AHEAD tiles of ROWS rows have a row that reaches the loader's rows. The tiles are read
- * together, as one read takes as long as a tile's products. */
+ * together, because one read takes as long as a tile's products. */
 template <int ROWS, class Test> __device__ static inline unsigned tiles_in_reach(int first, Test reaches)
 {
     bool any[LOOK_AHEAD] = {};
@@ -230,8 +232,8 @@ template <int ROWS, class Test> __device__ static inline unsigned tiles_in_reach
 
 /* --- a block that owns queries: forward, and dQ ------------------------------------------------------------------- */
 
-/* Shared memory. KEYS: rows of a key tile. BOTH: the block has queries and output gradients; keys and values come
- * together. */
+/* Shared memory. KEYS: rows of a key tile. BOTH: the block has queries and output gradients, and the keys and values of
+ * a tile are copied together. */
 template <int D, int DV, int KEYS, bool BOTH> struct query_memory {
     typedef block_tile<OWN, D> Q;
     typedef block_tile<OWN, DV> O;
@@ -542,7 +544,7 @@ __device__ static inline void query_gradient_group(char *memory, void *dq, const
 
 /* --- a block that owns keys: dK and dV, and shares in dQ ---------------------------------------------------------- */
 
-/* Sums of dQ that a group adds for a tile, and that a warp adds. */
+/* Number of sums of dQ that a group adds for a tile, and number that a warp adds. */
 #define HALF_SUMS (MMA_ROWS * 64)
 #define WARP_SUMS (HALF_SUMS * WARP / MMA_THREADS)
 #define SCORES 3 /* tiles of score gradients: one is read, one is written, and one group may be a tile ahead */
@@ -754,9 +756,9 @@ __device__ static inline int64_t half_at(const struct frame &f, int sequence, in
 }
 
 /* Computes all three gradients in one pass. Each group computes the score gradients of its keys. Both groups need all
- * score gradients for dQ, so these meet in shared memory. Each group multiplies a tile's score gradients by half of the
- * keys' columns. It does this one tile late, so that it does not wait for the other group. Its share of dQ is added to
- * dq from shared memory another tile later.
+ * score gradients for dQ, so the groups exchange them in shared memory. Each group multiplies a tile's score gradients
+ * by half of the keys' columns. The group does this one tile late, so that it does not wait for the other group. The
+ * group's share of dQ is added to dq from shared memory another tile later.
  *
  * Shared memory bandwidth limits the kernel: reading operands takes 2,048 of the 2,560 cycles of a tile's products. */
 template <int D, int DV, bool MASKED>
@@ -777,7 +779,8 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
     float s[QUERIES / 2], ds[QUERIES / 2], share[SHARE], key_sum[D / 2] = {}, value_sum[DV / 2] = {};
     uint32_t p[QUERIES / 4], gradients[QUERIES / 4];
     struct ring ring = {0, 0}, before = {0, 0}, scores = {1, 0};
-    int last = -1, kept = -1; /* where the previous tile's shares go, and the shares in shared memory; -1: nowhere */
+    /* where in dq the shares go: of the previous tile (last), in shared memory (kept); -1: nowhere */
+    int last = -1, kept = -1;
     char *const sums = memory + M::sums + warp * WARP_SUMS * (int)sizeof(float);
 
     /* Loads the facts of this thread's columns. */
@@ -889,7 +892,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
         before = scores;
         ring_next<SCORES>(scores);
         ring_next(ring);
-        mma_wait<1>(value_sum); /* frees p: all values at once would exceed the registers */
+        mma_wait<1>(value_sum); /* frees p, because all values at once would exceed the registers */
         multiply_scores();
         mma_wait<1>(share);
         mma_settle(key_sum);
@@ -1112,7 +1115,7 @@ static bool make_gradient_maps(struct gradient_maps *ret, const struct attention
 
 /* Heads whose blocks are launched together. Blocks that own keys come longest first: the first keys of up to four
  * heads, then the next keys of these heads. With one head at a time, the last head's longest block would end long after
- * all others. With all heads, their queries would not stay in the L2. (Computed; not timed separately from other
+ * all others. With all heads together, the queries would not stay in the L2. (Computed; not timed separately from other
  * changes that made these kernels faster.) */
 static unsigned heads_together(const struct attention_problem *s)
 {
@@ -1179,7 +1182,7 @@ static int backward_any_order(void *stream, const struct attention_args *a, floa
      : (f).s.d <= 128                ? launch<128, 128, masked>(__VA_ARGS__, f)                                        \
                                      : launch<192, 128, masked>(__VA_ARGS__, f))
 
-/* Whether rows are whole 16 bytes at a multiple of 16, and sequences are close enough together for a copy. */
+/* Whether each row begins at a multiple of 16 bytes, and sequences are close enough together for a copy. */
 static bool in_reach(const void *x, int64_t ld, int length)
 {
     const int64_t most = (int64_t)1 << 40;

@@ -141,10 +141,10 @@ __global__ static void __launch_bounds__(THREADS)
         first += rows_of(g, i, first);
     dbias += blockIdx.y * g.n;
     if (!g.add && threadIdx.x < COLUMNS && column < g.n)
-        dbias[column] = 0; /* the thread that later adds to it clears it */
+        dbias[column] = 0; /* each thread clears the element to which it later adds */
     for (const int64_t end = first + rows_of(g, index, first); first < end; first += g.split) {
         add_columns(dbias, dout + first * g.ldc, g.ldc, end - first < g.split ? end - first : g.split, g.n, whole);
-        __syncthreads(); /* all threads have read the sums */
+        __syncthreads(); /* from here on all threads have read the sums */
     }
 }
 

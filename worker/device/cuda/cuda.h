@@ -8,10 +8,10 @@
  *           that can fail and behind every wait for another stream's event, or by a kernel that finds its data
  *           impossible
  *   told    pinned host memory; the latch's copy of seen for the host
- * AdamW, SGD and the balance of experts, which change what outlives a step, do nothing when `seen` is set. So a step
- * with an aborted collective leaves the weights as they were, and no update is cut in half: a revoke in the middle of
- * an update is seen by the next latch, not by the running kernel. Other operations enqueued before the host learns of
- * the failure run on undefined data; those enqueued after it are skipped. */
+ * AdamW, SGD and the balance of experts, which change data that outlives a step, do nothing when `seen` is set. So a
+ * step with an aborted collective leaves the weights as they were, and no update is cut in half: a revoke in the middle
+ * of an update is seen by the next latch, not by the running kernel. Other operations enqueued before the host learns
+ * of the failure run on undefined data; operations enqueued later are skipped. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_CUDA_H
 #define TITAN_WORKER_DEVICE_CUDA_CUDA_H
 
@@ -30,7 +30,7 @@ struct cudnn_attention; /* cudnn_attention.h */
 struct comm;
 /* A communicator that works on this device's streams. */
 struct comm_watch {
-    void (*check)(struct comm *comm); /* called by the watcher; raises the failure if there is one */
+    void (*check)(struct comm *comm); /* the watcher calls it; it raises the communicator's failure, if any */
     void (*forget)(struct comm *comm, const struct stream *s); /* called when the stream is closing */
     struct comm *comm;
 };
@@ -47,9 +47,9 @@ struct device {
     bool mxfp8;                         /* the GPU has MXFP8, too */
     struct cudnn_attention *attention;
     bool hopper;                /* compute capability 9.0: attention_hopper.cu and matmul_grouped_hopper.cu are used */
-    cudaStream_t clearing;      /* new memory is cleared on it */
+    cudaStream_t clearing;      /* stream on which new memory is cleared */
     pthread_mutex_t lock;       /* every stream's error text */
-    pthread_mutex_t watch_lock; /* held while communicators are checked, so that none closes meanwhile */
+    pthread_mutex_t watch_lock; /* held while communicators are checked, so that no communicator is closed meanwhile */
     pthread_cond_t watch_wake;  /* wakes the watcher thread, which checks the communicators: device.c */
     pthread_t watcher;
     bool has_watcher, closing;
@@ -61,15 +61,15 @@ struct stream {
     struct device *dev;
     cudaStream_t native;
     int *raised, *told; /* pinned host memory that the device can access, too */
-    int *fault;         /* the same memory; enum fault in kernels.h: the error that a kernel found */
-    int *seen;          /* device memory */
+    int *fault; /* in the same memory as raised and told: the error that a kernel found (enum fault in kernels.h) */
+    int *seen;  /* device memory */
     /* an operation that can fail later was enqueued here, or on a stream that this stream waited for */
     bool may_fail;
     /* workspace of libraries; a stream other than the compute stream gets it at its first product */
     void *work;
-    struct titan_error error; /* the text of the first failure raised here */
-    bool keeps;               /* between segment_begin and segment_end; a failure then is not the stream's */
-    struct titan_error kept;  /* the first failure since segment_begin; its status is TITAN_OK if there was none */
+    struct titan_error error; /* the text of the first failure raised on this stream */
+    bool keeps; /* between segment_begin and segment_end, where a failure is the segment's, not the stream's */
+    struct titan_error kept; /* the first failure since segment_begin; its status is TITAN_OK if there was none */
 };
 
 struct event {
@@ -80,7 +80,7 @@ struct event {
 
 /* Text for a failed CUDA call. */
 titan_status cuda_fail(struct titan_error *err, cudaError_t e, const char *what);
-/* Make dev the calling thread's device. */
+/* Makes dev the calling thread's device. */
 titan_status cuda_enter(struct device *dev, struct titan_error *err) TITAN_MUST_USE;
 /* Any thread: from the next latch on, the stream has failed with this status. The first failure stays. */
 void stream_raise(struct stream *s, titan_status status, const char *text);
@@ -88,7 +88,8 @@ void stream_raise(struct stream *s, titan_status status, const char *text);
 titan_status stream_failure(struct stream *s, struct titan_error *err);
 /* Enqueues a latch after the last operation and marks the stream as able to fail. */
 titan_status stream_latch(struct stream *s, const struct stream *from);
-/* True when an operation must not be enqueued: the stream has failed. Otherwise its device is entered. */
+/* True: the stream has failed, so the operation must not be enqueued. False: the stream's device is now the thread's
+ * device. */
 bool stream_skips(struct stream *s);
 /* Records a call that failed while it was enqueued, so the host knows at once. Returns status. */
 titan_status stream_fail_now(struct stream *s, titan_status status, const char *text);
@@ -97,7 +98,7 @@ titan_status stream_enqueued(struct stream *s, const char *what, int error);
 /* Clears new memory and waits until it is cleared; other work is not waited for. */
 cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes);
 /* Adds a communicator to the watcher thread. NCCL waits forever for a lost peer, and meanwhile the host may be
- * anywhere, also blocked in a launch. */
+ * anywhere, for example blocked in a launch. */
 titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err);
 void cuda_device_unwatch(struct device *dev, const struct comm *comm);
 
@@ -153,7 +154,7 @@ titan_status cuda_segment_begin(struct stream *s, struct titan_error *err);
 titan_status cuda_segment_end(struct stream *s, struct segment **ret, struct titan_error *err);
 titan_status cuda_segment_launch(struct segment *g, struct stream *s);
 void cuda_segment_close(struct segment *g);
-/* False if s is recording a segment; that segment then fails. */
+/* False: s is recording a segment, and this call makes the segment fail. */
 bool cuda_segment_allows(struct stream *s, const char *what);
 
 #endif

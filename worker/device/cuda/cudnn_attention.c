@@ -30,7 +30,7 @@ struct cudnn_attention {
     cudnnHandle_t handle; /* NULL: not opened yet, or opening failed */
     bool tried;
     int major;       /* first number of the device's compute capability */
-    int64_t scratch; /* limit of a part: ATTENTION_PART_BYTES, or TITAN_CUDNN_SCRATCH */
+    int64_t scratch; /* most bytes of scratch for a part: ATTENTION_PART_BYTES, or TITAN_CUDNN_SCRATCH */
     struct shape_plan *plans;
 };
 
@@ -181,7 +181,7 @@ static struct shape_plan *plan_of(struct cudnn_attention *c, const struct cudnn_
     p->pass = pass;
     p->next = c->plans;
     c->plans = p;
-    /* gradients that must repeat are not requested from cuDNN where it cannot make them so */
+    /* on other GPUs cuDNN's gradients may not repeat, so gradients that must repeat are not requested from cuDNN */
     if (pass == CUDNN_BACKWARD_REPEATABLE && c->major != 8 && c->major != 9) {
         report_without_plan(c, p, "its gradients are not known to repeat on this GPU");
         return NULL;
@@ -208,7 +208,7 @@ static bool serves(const struct attention_shape *z)
            z->d % 8 == 0 && z->dv % 8 == 0;
 }
 
-/* Kernels for tensor cores load these 16 bytes at once. */
+/* Do all rows begin at a multiple of 16 bytes? Kernels for tensor cores load 16 bytes at once. */
 static bool aligned(const void *p, int64_t ld)
 {
     return ((uintptr_t)p & 15) == 0 && ld % 8 == 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn_graph.c - attention as cuDNN's operations: products, sums along rows, and element-wise operations. cuDNN finds
- * a fused kernel by the operations' pattern, so it depends on their order and on the types between them. */
+ * a fused kernel by the operations' pattern. So the kernel depends on the order of the operations and on the types
+ * between them. */
 #include "worker/device/cuda/cudnn_graph.h"
 
 #if CUDNN_HEADERS

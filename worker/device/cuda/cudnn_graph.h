@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cudnn_graph.h - causal attention, forward and backward, as operation graphs of cuDNN's backend API. It also declares
- * the library's functions; the library is loaded at run time. Graphs can be made without a GPU; running them needs one.
+/* cudnn_graph.h - causal attention, forward and backward, as operation graphs of cuDNN's backend API. This header also
+ * declares the functions of the library, which is loaded at run time. Graphs can be made without a GPU; running them
+ * needs one.
  *
- * Without cuDNN's headers at build time the plug-in has none of this, and CUDNN_HEADERS is 0. */
+ * If cuDNN's headers are missing at build time, the plug-in does not use cuDNN, and CUDNN_HEADERS is 0. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_CUDNN_GRAPH_H
 #define TITAN_WORKER_DEVICE_CUDA_CUDNN_GRAPH_H
 

@@ -20,7 +20,7 @@
 #define MIB 1048576.0
 #define LOOK_NS 1000000 /* time between two checks of the communicators by the watcher */
 
-/* libcuda.so.1 comes with the driver, not with the toolkit. Nothing here links to it. */
+/* libcuda.so.1 comes with the driver, not with the toolkit. So the plug-in does not link to this library. */
 const char *cuda_unusable(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -153,7 +153,8 @@ static double lap_ms(int64_t *from_ns)
     return (double)took / 1e6;
 }
 
-/* Opens the device's parts and logs the time of each. Most of the time to replace a killed worker is spent here. */
+/* Opens the device's parts and logs the time of each. The time matters because most of the time to replace a killed
+ * worker is spent here. */
 static titan_status open_parts(struct device *dev, struct titan_error *err)
 {
     int64_t from_ns = clock_mono_ns();

@@ -10,7 +10,7 @@ __global__ static void __launch_bounds__(THREADS)
 {
     for (int64_t row = blockIdx.x; row < n; row += gridDim.x) {
         const int64_t from = tokens[row] - first;
-        const bool here = from >= 0 && from < v; /* otherwise another rank has it */
+        const bool here = from >= 0 && from < v; /* false: another rank has the row */
         for (int64_t begin = piece_first<T>(); begin < c; begin += COPIED * piece_stride<T>()) {
             uint4 bits[COPIED];
 #pragma unroll
@@ -108,8 +108,8 @@ __device__ static int list_bucket(struct listed &l, const int32_t *tokens, int64
     return count;
 }
 
-/* Adds the rows of dout for token k of the list and the following tokens of its row to `to`. Both are at this thread's
- * column. */
+/* Adds the rows of dout for token k of the list and the following tokens of its row to `to`. `to` and dout already
+ * point to this thread's column. */
 template <class T>
 __device__ static void add_rows(float *to, const struct listed &l, int k, int count, const T *dout, int64_t c,
                                 int64_t left, bool whole)

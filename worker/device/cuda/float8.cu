@@ -2,8 +2,8 @@
 /* float8.cu - converts operands of a product to float8 codes, and undoes the scales of its sums.
  *
  * An operand is `lines` lines of k elements, element (i, x) at src[i * line + x * along]. One of the two strides is 1.
- * The tensor cores need codes as lines of kp bytes, dense along k, and zero behind k. If a line's scale is not finite,
- * the whole line is NaN, also behind k. */
+ * The tensor cores need codes as lines of kp bytes, dense along k, and zero behind k. But if a line's scale is not
+ * finite, the whole line is NaN, even behind k. */
 #include "worker/device/cuda/float8.cuh"
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
@@ -16,7 +16,7 @@
 struct area {
     int64_t rows, cols, pitch;
     int64_t padded;  /* cols, or the length of a row of codes if that is more */
-    int64_t per_row; /* pieces in a row; the last ones may lie behind cols */
+    int64_t per_row; /* pieces in a row; the last pieces may lie behind cols */
     int64_t whole;   /* this many pieces, from the first on, are one access each */
 };
 
@@ -24,7 +24,7 @@ struct spot {
     int64_t row, x;
 };
 
-/* The position of a thread's piece. If the piece does not exist, x is behind the row. */
+/* Returns the position of a thread's piece. If the piece does not exist, the position's x is behind the row. */
 template <class T> __device__ static inline struct spot spot_of(const struct area &a, int64_t base, int piece_no)
 {
     const int64_t at = base + piece_no * THREADS + threadIdx.x;
@@ -139,7 +139,7 @@ __global__ static void column_scales(float *scales, const float *largest, int64_
 /* The factor of the elements: *given, or computed from the largest magnitudes. inverse: where the inverse scales go. */
 struct scaling {
     const float *given;
-    const unsigned *largest; /* of the whole operand, or of each line */
+    const unsigned *largest; /* largest magnitude of the whole operand, or of each line */
     float *inverse;          /* (lines) */
     int64_t lines;
     bool by_line, power_of_two, e5m2;
@@ -169,7 +169,7 @@ __global__ static void fill_inverse(float *x, int64_t n, const float *scale)
 
 /* --- codes -------------------------------------------------------------------------------------------------------- */
 
-/* A code; a cast leaves it unchanged. */
+/* The element type of codes, which are copied without a cast. */
 struct code {
     uint8_t bits;
 };

@@ -16,8 +16,8 @@ static inline uint32_t encode_2(float low, float high, bool e5m2)
 }
 #else
 #include <cuda_fp8.h>
-/* Returns the nearest codes, ties to even. Values beyond the largest value become the largest value; NaN stays NaN.
- * This is float8_encode of base/float8.h. One conversion makes both codes. */
+/* Returns the nearest codes, ties to even. Values beyond the largest value become the largest value; NaN stays NaN. The
+ * codes are those of float8_encode() in base/float8.h. One conversion makes both codes. */
 __device__ static inline uint32_t encode_2(float low, float high, bool e5m2)
 {
     return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);

@@ -5,8 +5,8 @@
 
 #include "worker/device/cuda/kernel.cuh"
 
-/* Rows of group `index` in counts, which begins at row `first`. Wrong counts are cut to the rows that the buffers
- * hold. */
+/* Returns the number of rows of the group that counts[index] describes and that begins at row `first`. Wrong counts are
+ * cut to the rows that the buffers hold. */
 __device__ static inline int64_t rows_of(const struct grouped_problem &g, int64_t index, int64_t first)
 {
     const int64_t limit = g.ta ? g.k : g.m, n = g.counts[index];

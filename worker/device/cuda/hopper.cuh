@@ -109,7 +109,7 @@ static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int
 /* --- barriers ----------------------------------------------------------------------------------------------------- */
 
 /* A barrier in shared memory. A phase is over when `arrivals` threads have arrived and all announced bytes have landed.
- * The first phase is number 0. A wait for the parity of the phase before it returns at once. */
+ * The first phase is number 0. A wait for the parity of a phase before phase 0 returns at once. */
 typedef uint64_t tile_barrier;
 
 /* The dynamic shared memory from its first multiple of TILE_ALIGN on. The launch requests TILE_ALIGN more bytes than
@@ -123,7 +123,8 @@ __device__ static inline void barrier_arrive_for(tile_barrier *b, unsigned bytes
 __device__ static inline void barrier_wait(tile_barrier *b, unsigned parity);
 /* Copies and products after the fence see initialised barriers and plain stores. */
 __device__ static inline void fence_async(void);
-/* Makes this thread's plain stores visible to products and to add_sums() of the threads for which it then arrives. */
+/* Makes this thread's plain stores visible to products and to add_sums(), in threads that wait at a barrier where this
+ * thread arrives next. */
 __device__ static inline void fence_stores(void);
 
 /* --- copies and products ------------------------------------------------------------------------------------------ */
@@ -143,15 +144,16 @@ __device__ static inline uint32_t along_columns(uint32_t address);
 __device__ static inline uint32_t along_rows(uint32_t address, uint32_t tile_bytes);
 /* The descriptor of data this many bytes further. */
 __device__ static inline uint32_t further(uint32_t descriptor, int bytes);
-/* The descriptor in the hardware's form. Its upper half is the same for all. */
+/* The descriptor in the hardware's form. The upper half is the same in all descriptors. */
 __device__ static inline uint64_t whole(uint32_t descriptor)
 {
-    const uint64_t eight_rows = 8 * TILE_ROW_BYTES / 16; /* to the next eight */
+    const uint64_t eight_rows = 8 * TILE_ROW_BYTES / 16; /* from eight rows to the next eight */
     return descriptor | eight_rows << 32 | (uint64_t)1 << 62;
 }
 __device__ static inline uint32_t tile_address(const void *tile);
 
-/* All of four warps change their registers per thread to N, fewer or more than the kernel was launched with. */
+/* All threads of four warps call these. They change the registers per thread to N: fewer (give) or more (take) than at
+ * the launch. */
 template <int N> __device__ static inline void give_registers(void);
 template <int N> __device__ static inline void take_registers(void);
 
@@ -160,11 +162,11 @@ __device__ static inline void mma_commit(void);
 /* Completes writes to registers that a product takes, before mma_fence(). */
 template <int H> __device__ static inline void mma_settle(float (&s)[H]);
 template <int H> __device__ static inline void mma_settle(uint32_t (&a)[H]);
-/* Computes x, which is not -inf, at this place. Otherwise the assembler would compute it after the next wait; here
- * products run meanwhile. */
+/* Makes the code compute x, which is not -inf, at this place, while products run. Otherwise the assembler would move
+ * the computation behind the next wait. */
 __device__ static inline void mma_meanwhile(float x);
-/* Waits until at most LEFT batches are running. s: sums of a finished batch. The form without s is for remaining
- * batches that add to the same sums. */
+/* Waits until at most LEFT batches are running. s: sums of a finished batch. Use the form without s if the remaining
+ * batches add to the same sums. */
 template <int LEFT, int H> __device__ static inline void mma_wait(float (&s)[H]);
 template <int LEFT> __device__ static inline void mma_wait(void);
 /* mma_tiles<A_ROWS, B_ROWS>(s, a, b, add): s = (add: s +) 64 lines of a by the lines of b. A true argument means that

@@ -13,7 +13,7 @@
 #include "tests/cuda/emulator.h"
 #else
 #include <cuda_runtime.h>
-/* Launch and return the launch's error. */
+/* Launches a kernel and returns the launch's error. */
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
     (kernel<<<(grid), (block), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__), (int)cudaGetLastError())
 /* The block's dynamic shared memory. */
@@ -121,8 +121,8 @@ static inline uintptr_t address(const void *p)
     return (uintptr_t)p;
 }
 
-/* Loads the piece at x unconverted. Only `left` elements exist; the others become pad, which is 0 or infinite. Whole
- * pieces and incomplete ones give a thread the same elements. */
+/* Loads the piece at x unconverted. Only `left` elements exist; the others become pad, which is 0 or infinite. A thread
+ * gets the same elements from a whole and from an incomplete piece. */
 template <class T> __device__ static inline uint4 bits_load(const T *x, int64_t left, bool whole, float pad = 0.0f)
 {
     if (whole)
@@ -138,7 +138,7 @@ template <class T> __device__ static inline uint4 bits_load(const T *x, int64_t 
     memcpy(&bits, e, sizeof bits);
     return bits;
 }
-/* The same for a piece that may lie behind the end: left may be 0 or negative. */
+/* Same as bits_load(), for a piece that may lie behind the end: left may be 0 or negative. */
 template <class T> __device__ static inline uint4 bits_within(const T *x, int64_t left, bool whole, float pad = 0.0f)
 {
     uint32_t word;
@@ -228,7 +228,7 @@ static inline unsigned grid_blocks(size_t n)
     return (unsigned)(blocks < 4096 ? blocks : 4096);
 }
 
-/* Makes the stream fail because its data cannot be true. Any number of threads may call it. */
+/* Makes the stream fail, for a kernel that finds impossible data. Any number of threads may call it. */
 __device__ static inline void fail_stream(const struct fault_words &w, enum fault fault)
 {
     if (*(volatile int *)w.seen != 0)

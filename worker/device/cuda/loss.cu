@@ -12,7 +12,7 @@ struct row_stats {
 };
 
 /* A row of v logits. Its first `kept` elements can be in shared memory, where each thread has only its own pieces.
- * 128,256 bf16 are a little more than an SM holds; the rest comes from the second-level cache. */
+ * 128,256 bf16 are a little more than an SM holds. Elements behind `kept` come from the second-level cache. */
 template <class T> struct row_of {
     const T *x;
     int64_t v, kept;
@@ -24,7 +24,7 @@ template <class T> __device__ static inline int64_t row_stride(void)
 {
     return piece_stride<T>(ROW_THREADS);
 }
-/* Elements that all threads together read at once. */
+/* Number of elements that all threads together read at a time. */
 template <class T> __device__ static inline int64_t row_batch(void)
 {
     return AT_ONCE * row_stride<T>();

@@ -14,7 +14,8 @@
 #define TILE (SIDE * EACH)
 #define DEPTH 16
 
-/* Rows of one group of one part. Wrong counts are cut to the rows that the buffers hold. index: in counts. */
+/* Rows of one group of one part. Wrong counts are cut to the rows that the buffers hold. index: the group's place in
+ * counts. */
 struct group {
     int64_t index, first, rows;
 };

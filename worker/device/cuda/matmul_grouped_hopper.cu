@@ -30,7 +30,7 @@
 #define GROUP_REGISTERS 232
 static_assert(GROUPS * GROUP_REGISTERS + LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
 #define BAND 16       /* tiles, one below the other, that are made together: their operands stay in the cache */
-#define SORTED_MOST 8 /* most groups that are sorted: each look costs an unhidden read of the first-level cache */
+#define SORTED_MOST 8 /* most groups that are sorted: each look at a count waits for the first-level cache */
 #define BOX_BYTES (DEPTH * TILE_ROW_BYTES)
 
 enum form { FORWARD, DGRAD, WGRAD, WGRAD_NARROW };
@@ -77,7 +77,8 @@ struct tile {
     int matrix, first, rows, row, column;
 };
 
-/* The group that is larger than all but `before` others. With too many groups to sort, it is just group `before`. */
+/* Returns the group at place `before` in the order by size, largest first. With too many groups to sort, this is group
+ * `before` itself. */
 __device__ static inline int by_size(const int32_t *counts, int groups, int before)
 {
     for (int e = 0; e < groups && groups <= SORTED_MOST; e++) {
@@ -139,7 +140,7 @@ __device__ static inline bool find_tile(const struct grouped_problem &g, int num
     return true;
 }
 
-/* Stages that a tile's sums need. */
+/* Returns the number of stages that a tile's sums need. */
 template <int FORM> __device__ static inline int stages_of(const struct grouped_problem &g, const struct tile &t)
 {
     const int depth = is_wgrad(FORM) ? t.rows : t.rows > 0 ? (int)g.k : 0;
@@ -205,7 +206,7 @@ template <int FORM, int N> __device__ static inline void multiply_stage(float (&
     }
 }
 
-/* Sets rows from `left` on of a stage to zero. Both groups do it together, once in a block. */
+/* Sets rows from `left` on of a stage to zero. Both groups of warps do it together, once in a block. */
 __device__ static inline void clear_rows(char *stage, int left, int boxes, tile_barrier *cleared)
 {
     const uint4 zero = {};
@@ -311,7 +312,7 @@ __device__ static inline void make_rows(char *memory, struct ring<layout<FORM>::
         mma_fence();
         multiply_stage<FORM, N>(s, at + ring.stage * L::stage, i > 0);
         mma_commit();
-        if (i > 0) { /* the products of the previous stage are over, these continue */
+        if (i > 0) { /* the products of the previous stage are over; the products of this stage continue */
             mma_wait<1>();
             release(barriers + L::free + last);
         }
@@ -447,7 +448,7 @@ static int64_t blocks_for(int64_t tiles, bool ta)
     return tiles < processors ? tiles : processors;
 }
 
-/* The most tiles that there can be. */
+/* The largest possible number of tiles. */
 template <int FORM> static int64_t most_tiles(const struct grouped_problem &g)
 {
     const int64_t across = over(g.n, layout<FORM>::columns);
@@ -471,7 +472,7 @@ static int launch(void *stream, const struct matmul_args *a, const struct groupe
                   : LAUNCH(kernel, (unsigned)blocks_for(tiles, g.ta), BLOCK, bytes, stream, of_a, of_b, (CD *)a->c, g);
 }
 
-/* Whether rows are whole 16 bytes at a multiple of 16, and all rows are within a copy's reach. */
+/* Whether each row begins at a multiple of 16 bytes, and all rows are within a copy's reach. */
 static bool in_reach(const void *x, int64_t ld, int64_t bytes, int64_t rows)
 {
     const int64_t most = (int64_t)1 << 40;

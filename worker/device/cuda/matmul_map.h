@@ -2,9 +2,9 @@
 /* matmul_map.h - a row-major product as cuBLASLt's column-major one. The functions are pure, so they are tested without
  * a GPU.
  *
- * A row-major (r,c) matrix with row stride ld is, read column-major, its transpose: (c,r) with column stride ld. So c =
- * op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, then a. cuBLASLt transposes the operands that the
- * caller wants transposed. */
+ * If a row-major (r,c) matrix with row stride ld is read as column-major, it is the matrix's transpose: (c,r) with
+ * column stride ld. So c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, then a. cuBLASLt transposes
+ * the operands that the caller wants transposed. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_MATMUL_MAP_H
 #define TITAN_WORKER_DEVICE_CUDA_MATMUL_MAP_H
 

@@ -33,8 +33,8 @@ __device__ static inline uint4 codes_of(const float *x, float inverse)
     return bits;
 }
 
-/* Dense lines; two threads make a block. Blocks behind kp only fill up a tile of scales: they get the scale of zeros,
- * and no codes. */
+/* Dense lines; two threads make a block. Blocks behind kp only fill up a tile of scales. They get the scale of a block
+ * of zeros, and no codes. */
 template <class T> __global__ static void blocks(struct float8_operand o, bool whole)
 {
     const T *const src = (const T *)o.src;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* permute.cu - moves rows into the order of their experts and back. Places are found by counting without atomics: one
- * block owns one expert and searches all choices for it. So the order is the order of the tokens. */
+ * block owns one expert and searches all choices for this expert. So the order is the order of the tokens. */
 #include "worker/device/cuda/kernel.cuh"
 
 __global__ static void __launch_bounds__(THREADS) count_choices(int32_t *counts, const int32_t *chosen, int64_t choices)
@@ -14,7 +14,7 @@ __global__ static void __launch_bounds__(THREADS) count_choices(int32_t *counts,
         counts[blockIdx.x] = count;
 }
 
-/* An expert's rows that count: the first `most`, or all. */
+/* Number of an expert's rows that are kept: at most `most`, or all with most 0. */
 __device__ static inline int kept_of(int count, int64_t most)
 {
     return most > 0 && count > most ? (int)most : count;
@@ -166,8 +166,8 @@ __device__ static inline int at_least_0(int x)
     return x > 0 ? x : 0;
 }
 
-/* One block. The rounds are computed one after the other, as each depends on the rows left; a round is split expert by
- * expert. total, done, take: for each expert, or for each rank and expert (by_rank). */
+/* One block. The rounds are computed one after the other, because each depends on the rows that are left. A round is
+ * split expert by expert. total, done, take: for each expert, or for each rank and expert (by_rank). */
 __global__ static void __launch_bounds__(THREADS)
     split_rounds(int32_t *split, float *seen, const int32_t *received, int64_t ranks, int64_t experts, int64_t rounds,
                  int64_t room, int64_t piece, bool by_rank, struct fault_words fault)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* product_ways.c - which of cuBLASLt's algorithms a product takes. Until the algorithms are timed, it takes the first
- * proposed one. */
+/* product_ways.c - which of cuBLASLt's algorithms a product takes. Until the algorithms are timed, the product takes
+ * the first proposed one. */
 #include <string.h>
 
 #include "base/cleanup.h"

@@ -3,7 +3,7 @@
  * One block per row; for the gain's gradient, one block per 64 bytes of a row. Gains may be stored less `one`. */
 #include "worker/device/cuda/kernel.cuh"
 
-#define HELD 3 /* pieces of a row that a thread keeps in registers; it reads further pieces again */
+#define HELD 3 /* pieces of a row that a thread keeps in registers; a thread reads further pieces again */
 
 template <class T> __device__ static inline float squares_of(const piece<T> &p)
 {
@@ -78,7 +78,8 @@ __device__ static inline void add_piece(T *h, piece<T> &p, const piece<T> &q, in
     piece_store(h, p, left, whole);
 }
 
-/* A thread adds the same elements that it squares and norms. So it reads back only what it has written itself. */
+/* A thread adds the same elements that it squares and norms. So a thread reads back only elements that it has written
+ * itself. */
 template <class T, bool WHOLE>
 __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2) add_rmsnorm(struct norm_args of)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* router.cu - which experts a token goes to, the gradient of their weights to the logits, the balancing bias and the
- * balance loss. One warp for a token; its scores lie in shared memory.
+ * balance loss. One warp handles a token, and keeps the token's scores in shared memory.
  *   s = softmax(l) or sigmoid(l), w_j = scale s_j / (z + eps), z = sum of the chosen s_j (normalize), or scale s_j
  *   ds_j = scale (dw_j - sum_i dw_i s_i / z) / z, or scale dw_j
  *   dl = s (ds - sum_i ds_i s_i) for softmax, s (1 - s) ds for sigmoid */
@@ -59,7 +59,7 @@ __device__ static inline void scores(float *s, const void *logits, int64_t token
     __syncwarp();
 }
 
-/* A key that orders as x does and is never 0, as 0 means taken. A NaN comes last. */
+/* Returns a key with the same order as x. A NaN comes last. No key is 0, because 0 means taken. */
 __device__ static inline uint32_t order_of(float x)
 {
     uint32_t bits;
@@ -68,8 +68,8 @@ __device__ static inline uint32_t order_of(float x)
     return isnan(x) ? 1u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* Of n keys, the largest one below `below`, with the lower place first among equals; 0: none is left. One lane calls
- * it. */
+/* Returns the largest of n keys below `below`; among equal keys the lower place comes first. 0: no key is left. One
+ * lane calls it. */
 __device__ static inline unsigned long long next_below(const uint32_t *keys, int n, unsigned long long below)
 {
     unsigned long long best = 0;
@@ -400,7 +400,7 @@ int cuda_balance_loss(void *stream, const struct balance_loss_args *a)
                   a->experts, share, (double)a->tokens, a->factor);
 }
 
-/* With q = s / sum s: the gradient from dq to ds is (dq - sum_e dq_e q_e) / sum s. From s to l it is the router's
+/* With q = s / sum s, the gradient dq gives ds = (dq - sum_e dq_e q_e) / sum s. Then ds gives dl as in the router's
  * gradient. */
 __global__ static void __launch_bounds__(TOKENS *WARP)
     balance_dgrad(void *dlogits, const void *logits, const float *dscores, struct router_problem z,

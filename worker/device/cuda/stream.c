@@ -20,7 +20,7 @@ titan_status cuda_stream_open(struct device *dev, const char *name, bool compute
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a stream");
     s->dev = dev;
-    /* If both have work ready, collectives and copies run first: the products wait for them. */
+    /* Streams of collectives and copies get the higher priority, because products wait for them. */
     int least = 0, greatest = 0;
     cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     if (e == cudaSuccess)
@@ -275,7 +275,7 @@ titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_e
     if (!cuda_segment_allows(s, "an event"))
         return titan_fail(err, TITAN_EINVAL, "an event in a segment");
     TRY(cuda_enter(s->dev, err));
-    e->from = s; /* also if the stream has failed: a stream that waits for the event then learns of the failure */
+    e->from = s; /* set even on a failed stream: a stream that waits for the event then learns of the failure */
     if (__atomic_load_n(s->raised, __ATOMIC_ACQUIRE) != 0)
         (void)stream_latch(s, NULL);
     cudaError_t result = cudaEventRecord(e->native, s->native);

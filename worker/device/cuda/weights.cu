@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights.cu - initial values: rng_weights() of base/rng.c, operation by operation in plain double arithmetic. It is
- * built without contraction of products and sums (mk/cuda.mk), so that the bits are the host's. */
+ * built without contraction of products and sums (mk/cuda.mk), so that the bits are the same as on the host. */
 #include "worker/device/cuda/kernel.cuh"
 
 /* A function in base/rng.h has a struct's name, which C++ takes for a hidden constructor. */
