@@ -23,8 +23,8 @@ static inline uint16_t bf16_from_f32(float f)
     return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
 }
 
-/* Rounds away from zero with a probability equal to the dropped fraction of the last kept place. The mean over all
- * values of the 16 random bits is f. A NaN stays a NaN. Gupta et al. 2015, arXiv:1502.02551. */
+/* Rounds away from zero with a probability equal to the dropped part, a fraction of the last kept place. So the mean of
+ * the results over all values of the 16 random bits is f. A NaN stays a NaN. Gupta et al. 2015, arXiv:1502.02551. */
 static inline uint16_t bf16_from_f32_at_random(float f, uint32_t random)
 {
     uint32_t bits;

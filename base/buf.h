@@ -21,14 +21,14 @@ struct buf {
 
 /* On TITAN_ENOMEM or TITAN_ELIMIT the content stays unchanged. */
 titan_status buf_append(struct buf *b, const void *data, size_t len) TITAN_MUST_USE;
-/* Sticky variants for building text. A failed call keeps the part that fits and sets b->limit to the length;
- * buf_failed() then reports the failure. */
+/* For building text without a check after each call. A failed call keeps the part that fits and sets b->limit to the
+ * length. Later calls then add nothing, and buf_failed() is true. */
 static inline void buf_put(struct buf *b, const char *text, size_t len);
 static inline void buf_puts(struct buf *b, const char *text);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int buf_failed(const struct buf *b);
 titan_status buf_reserve(struct buf *b, size_t more) TITAN_MUST_USE;
-/* Drop the first n bytes. */
+/* Drops the first n bytes. */
 void buf_consume(struct buf *b, size_t n);
 void buf_clear(struct buf *b); /* length 0, memory kept */
 void buf_free(struct buf *b);  /* memory gone, ready for use again */

@@ -14,7 +14,7 @@
 #include "base/folder_owner.h"
 #include "base/vec.h"
 
-#define HEAD_BYTES 4096 /* first bytes of a manifest, with its line */
+#define HEAD_BYTES 4096 /* bytes at a manifest's beginning that contain its line */
 #define HEAD_END ",\"recipe_hash\""
 
 /* --- a line ------------------------------------------------------------------------------------------------------- */
@@ -117,7 +117,8 @@ titan_status checkpoint_line_list(int at, struct checkpoint_line_list *ret, stru
         if (!is_step || *end || f.step > CHECKPOINT_STEP_MAX)
             continue;
 
-        /* An unresponsive disk may answer later. The error is not ignored: this manifest decides the run's line. */
+        /* An error of an unresponsive disk is not ignored: the disk may answer later, and this manifest decides the
+         * run's line. */
         char name[64], text[HEAD_BYTES + 1];
         _cleanup_(json_clear) struct json *head = NULL;
         _cleanup_fd_ int inside = -1, file = -1;

@@ -2,8 +2,8 @@
 /* checkpoint_line.h - the checkpoints in a folder that belong to its run's current history.
  *
  * A run that returns to an earlier step begins a branch at that step. Checkpoints of later steps stay in the folder
- * until the run reaches their steps again; no run continues from them automatically. Each manifest lists the branches
- * that led to it near its beginning, "line":[[NUMBER,FROM],...]. The newest branch of a folder is the run's branch. */
+ * until the run reaches their steps again; no run continues from them automatically. Near its beginning, each manifest
+ * lists the branches that led to it: "line":[[NUMBER,FROM],...]. The newest branch of a folder is the run's branch. */
 #ifndef TITAN_BASE_CHECKPOINT_LINE_H
 #define TITAN_BASE_CHECKPOINT_LINE_H
 
@@ -33,7 +33,7 @@ void checkpoint_line_print(const struct checkpoint_line *line, struct json_write
 void checkpoint_line_go_back(struct checkpoint_line *line, uint64_t number, uint64_t step);
 
 struct checkpoint_line_list {
-    uint64_t *steps; /* steps on the run's line, newest first; unreadable checkpoints count as on the line */
+    uint64_t *steps; /* steps on the run's line, newest first; an unreadable checkpoint counts as on the line */
     size_t n;
     uint64_t *left; /* steps of abandoned branches, newest first */
     size_t n_left;

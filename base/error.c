@@ -23,7 +23,7 @@ static void format_line(char *out, size_t cap, const char *fmt, va_list ap)
     text_fit(out, ' ');
 }
 
-/* The arguments may point into err itself, so all of it changes after the message is formatted. */
+/* The arguments may point into err itself, so err changes only after the message is formatted. */
 static void fill(struct titan_error *err, const struct titan_error *to, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));
 static void fill(struct titan_error *err, const struct titan_error *to, const char *fmt, va_list ap)

@@ -2,8 +2,8 @@
 /* error.h - what failed, where, and the remedy.
  *
  * The failing function fills the error with titan_fail(); callers prepend context with titan_error_wrap(). A NULL error
- * is always allowed: the caller needs the code alone. Nothing here allocates. Library code returns errors; program code
- * logs each error once. */
+ * is always allowed, for a caller that needs only the code. Nothing here allocates. Library code returns errors;
+ * program code logs each error once. */
 #ifndef TITAN_BASE_ERROR_H
 #define TITAN_BASE_ERROR_H
 
@@ -56,7 +56,8 @@ bool titan_error_short(const struct titan_error *err);
             return try_status_;                                                                                        \
     } while (0)
 
-/* Always active; checks conditions that only a bug in Titan can break. Never for input from network, disk or user. */
+/* Always active; checks conditions that only a bug in Titan can break. Never use it to check input from network, disk
+ * or user. */
 #define titan_assert(cond) ((cond) ? (void)0 : titan_assert_fail(#cond, __FILE__, __LINE__, __func__))
 void titan_assert_fail(const char *cond, const char *file, int line, const char *func) __attribute__((noreturn));
 /* Sets a function that titan_assert_fail() and titan_bug_fail() call before the process ends, for example to write the
@@ -66,7 +67,7 @@ void titan_before_abort(void (*call)(void));
 /* Ends the process as titan_assert() does, with a printf message, for cases that a condition alone does not explain. */
 #define titan_bug(...) titan_bug_fail(__FILE__, __LINE__, __VA_ARGS__)
 void titan_bug_fail(const char *file, int line, const char *fmt, ...) __attribute__((noreturn, format(printf, 3, 4)));
-/* Hot paths: active in DEBUG=1 and sanitizer builds. */
+/* titan_assert() for hot paths: active only in DEBUG=1 and sanitizer builds. */
 #ifdef TITAN_DEBUG
 #define titan_debug_assert(cond) titan_assert(cond)
 #else

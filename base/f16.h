@@ -39,7 +39,7 @@ static inline uint16_t f16_from_f32(float f)
     if (magnitude < 0x38800000) { /* below 2^-14: the addition rounds to a multiple of 2^-24 */
         float scaled;
         memcpy(&scaled, &magnitude, sizeof(scaled));
-        scaled += 0.5f; /* its last bit is worth 2^-24 */
+        scaled += 0.5f; /* the last bit of the sum is worth 2^-24 */
         memcpy(&bits, &scaled, sizeof(bits));
         return sign | (uint16_t)(bits - 0x3f000000);
     }

@@ -109,7 +109,7 @@ static bool take_point(const char **at, struct point *p)
     return **at == '\0' || **at == ',';
 }
 
-/* Lock held. */
+/* The caller holds the lock. */
 static titan_status arm(const char *text, struct titan_error *err)
 {
     const char *at = text ? text : "";

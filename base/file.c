@@ -31,7 +31,7 @@ static const char *kind_name(mode_t mode)
     }
 }
 
-/* Checks a file opened with O_NONBLOCK: fd, or -1 and errno. */
+/* Checks the result of an open() with O_NONBLOCK: fd, or -1 and errno. */
 static titan_status check_regular(int fd, const char *name, struct titan_error *err)
 {
     struct stat st;
@@ -77,7 +77,7 @@ int file_open_named(const char *path, int flags)
     int fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
     if (fd >= 0 || errno != ENOSYS)
         return fd;
-    if (realpath(path, real) && strcmp(real, path) == 0) /* Linux before 5.6 */
+    if (realpath(path, real) && strcmp(real, path) == 0) /* Linux before 5.6 lacks openat2() */
         return open(path, flags | O_CLOEXEC | O_NOFOLLOW);
     errno = ELOOP;
     return -1;
@@ -208,7 +208,6 @@ titan_status file_make_temporary(int at, const char *name, mode_t mode, char out
     }
 }
 
-/* Does not sync the folder. */
 /* What a replaced file gets. */
 struct content {
     const void *data;
@@ -217,6 +216,7 @@ struct content {
     bool durable;
 };
 
+/* Does not sync the folder. */
 static titan_status replace(int at, const char *name, const struct content *c, struct titan_error *err)
 {
     char temporary[PATH_MAX];

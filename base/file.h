@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 
-/* Opens a file that other users may have made, for reading. TITAN_EINVAL names the type of anything but a regular file.
+/* Opens a file that other users may have made, for reading. If it is not a regular file, TITAN_EINVAL names its type.
  * The call never blocks on a FIFO or device. name: below the open folder `at`, or AT_FDCWD. flags: 0, or O_NOFOLLOW to
  * refuse a link. */
 titan_status file_open_regular(int at, const char *name, int flags, int *ret_fd,

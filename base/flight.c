@@ -200,7 +200,7 @@ void flight_end(struct flight_mark mark)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Is the text letters, digits and other characters of names, ended by a NUL? */
+/* Does the text have only letters, digits and other characters of names, and a NUL at its end? */
 static bool is_name(const char *text, size_t size)
 {
     const size_t n = strnlen(text, size);

@@ -53,7 +53,7 @@ struct flight_ring {
     uint64_t magic;
     _Atomic uint64_t next; /* next ticket */
     _Atomic uint64_t epoch;
-    _Atomic int32_t rank, world; /* world 0: no epoch yet, or an epoch is being recorded */
+    _Atomic int32_t rank, world; /* world 0: no epoch yet, or flight_epoch() is writing one */
     struct flight_group groups[FLIGHT_GROUPS];
     _Alignas(128) struct flight_record records[FLIGHT_RECORDS];
 };
@@ -72,7 +72,7 @@ bool flight_attached(void);
 
 /* --- one thread: the one that trains ------------------------------------------------------------------------------ */
 
-/* An epoch begins: older records may be overwritten, groups are cleared, numbers begin at 1. */
+/* Begins an epoch: older records may be overwritten, groups are cleared, numbers begin at 1. */
 void flight_epoch(uint64_t epoch, int rank, int world);
 void flight_group(int group, const char *name, const int *members, int n);
 /* The current step, for records that begin from now on. */
@@ -123,8 +123,8 @@ titan_status flight_read(const char *path, struct flight_ring **ret, struct tita
 titan_status flight_check(const struct flight_ring *ring, int64_t now_ns, struct flight_copy *ret,
                           struct titan_error *err) TITAN_MUST_USE;
 
-/* Writes and parses the name, below the job's folder, of the file with a worker's printed recorder. false: the name has
- * another form. */
+/* Write and parse the name of the file with a worker's printed recorder; the name is below the job's folder. false: the
+ * name has another form. */
 #define FLIGHT_NAME_BYTES 96
 void flight_name(uint64_t worker_id, uint64_t epoch, char ret[FLIGHT_NAME_BYTES]);
 bool flight_parse_name(const char *name, uint64_t *ret_worker, uint64_t *ret_epoch);

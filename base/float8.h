@@ -74,8 +74,8 @@ static inline float float8_decode(uint8_t code)
 #define MX_BLOCK 32
 
 /* The scale of a block. largest: the bits of the largest magnitude in the block (fp32, no sign). The scale is the
- * largest power of two in largest / 256, at least 2^-127; 256 is the largest power of two in e4m3, so elements above
- * 448 / 256 of that power saturate. A block with a non-finite element gets NaN, which makes the whole block NaN. */
+ * largest power of two not above largest / 256, at least 2^-127. 256 is the largest power of two in e4m3, so elements
+ * above 448 times the scale saturate. A block with a non-finite element gets NaN, which makes the whole block NaN. */
 static inline uint8_t mx_scale(uint32_t largest)
 {
     const uint32_t exponent = largest >> 23;

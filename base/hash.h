@@ -47,15 +47,16 @@ static inline uint64_t hash_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* splitmix64, the generator: the next value of a stream with any initial state. Value i, from 1, of the stream of s is
- * hash_mix(s + i * HASH_STEP). */
+/* splitmix64, the generator: the next value of a stream with any initial state. A stream that begins with state s has
+ * the value hash_mix(s + i * HASH_STEP) at place i, from 1. */
 #define HASH_STEP UINT64_C(0x9e3779b97f4a7c15)
 static inline uint64_t hash_draw(uint64_t *state)
 {
     return hash_mix(*state += HASH_STEP);
 }
 
-/* The term of one element in the hash of a set, a sum modulo 2^64 in any order: a key, its place, its bits. */
+/* One element's term in the hash of a set. The hash is the sum of all terms modulo 2^64, in any order. The element is
+ * given by its key, its place and its bits. */
 static inline uint64_t hash_element(uint64_t key, int64_t place, uint32_t bits)
 {
     uint64_t z = (key + (uint64_t)place * HASH_STEP) ^ (bits * UINT64_C(0xd6e8feb86659fd93));

@@ -69,7 +69,7 @@ static titan_status read_size(const struct json *root, const char *key, const ch
     return TITAN_OK;
 }
 
-/* Reads a count that may be missing or null, then `fallback`. */
+/* Reads a count; if it is missing or null, the count is `fallback`. */
 static titan_status read_count(const struct json *root, const char *key, int64_t fallback, int64_t *ret,
                                struct titan_error *err)
 {
@@ -157,7 +157,7 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
         if (read_flag(root, "use_bidirectional_attention", false))
             return refuse("use_bidirectional_attention", "only false is supported", err);
         TRY(read_cap(root, ATTENTION_CAP, f->attention_softcap, &d->attention_softcap, err));
-        if (d->attention_softcap > 0 && f->attention_softcap == 0) /* transformers' class ignores it */
+        if (d->attention_softcap > 0 && f->attention_softcap == 0) /* transformers' class ignores this cap */
             return refuse(ATTENTION_CAP, "only null is supported", err);
         return read_cap(root, LOGITS_CAP, f->logits_softcap, &d->logits_softcap, err);
     }
@@ -667,7 +667,7 @@ static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, c
         return;
     }
     json_begin_object(w, "rope_scaling");
-    /* gpt-oss: not null, which is read as YaRN with factor 32 */
+    /* not null for gpt-oss: transformers reads null as YaRN with factor 32 */
     json_put_string(w, phi ? "type" : "rope_type", none ? "default" : rule);
     if (longrope) {
         titan_assert(d->rope_original_length > 0);

@@ -16,14 +16,14 @@ struct hf_config {
     const struct hf_family *family;
     struct model_dims dims;  /* dimensions of a complete model */
     int64_t positions;       /* longest sequence the configuration declares */
-    bool halves;             /* latent attention with rotated rows in halves, not pairs */
-    const char *balance_key; /* key of a balance loss with a coefficient above 0, which is ignored; NULL: none */
+    bool halves;             /* latent attention: rotated rows are in halves, not in pairs */
+    const char *balance_key; /* key of an ignored balance loss: its coefficient is above 0; NULL: none */
     double balance_loss;
-    int64_t more_layers; /* layers behind the model's own for multi-token prediction; model.mtp_layers loads them */
+    int64_t more_layers; /* layers for multi-token prediction, behind the model's own; model.mtp_layers loads them */
 };
 
 /* at: the open folder; path for messages. A folder without config.json is no error. TITAN_ECORRUPT: the file is
- * damaged. TITAN_EUNSUPPORTED: Titan has no such model. Both name the key. */
+ * damaged. TITAN_EUNSUPPORTED: Titan has no such model. Both messages name the key. */
 titan_status hf_config_read(int at, const char *path, struct hf_config *ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status hf_config_parse(const char *text, size_t len, struct hf_config *ret,
                              struct titan_error *err) TITAN_MUST_USE;
@@ -31,9 +31,9 @@ titan_status hf_config_parse(const char *text, size_t len, struct hf_config *ret
  * The caller judges keys that change no tensor (rope_theta, norm_eps, ...): their names are appended to *ret_note. */
 titan_status hf_config_compare(const struct hf_config *c, const struct model_dims *dims, struct buf *ret_note,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Fills model.name and all dimensions without a key of a recipe with model.flavor = "hf". The source is config.json in
- * checkpoint.initial_load_path, resolved below base (NULL: the current folder). *ret_changed: the recipe changed. Other
- * recipes, and recipes with dimensions, stay unchanged. TITAN_ECONFLICT names all keys with other values. */
+/* In a recipe with model.flavor = "hf", fills model.name and all dimensions that no key sets. The source is config.json
+ * in checkpoint.initial_load_path, resolved below base (NULL: the current folder). *ret_changed: the recipe changed.
+ * Other recipes, and recipes with dimensions, stay unchanged. TITAN_ECONFLICT names all keys with other values. */
 titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_changed,
                             struct titan_error *err) TITAN_MUST_USE;
 /* Writes the members of config.json that follow from dims, for a family that supports dims (hf_family_of). */

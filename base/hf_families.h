@@ -19,8 +19,8 @@ enum hf_experts {
     HF_GPT_OSS  /* as Mixtral; biases of router and experts, bounded SwiGLU, sinks; one tensor has all experts */
 };
 
-/* A trait that config.json may have: its key, and the value of a missing key. NULL or "": no key; the value applies to
- * the whole family. */
+/* A trait that config.json may have: its key, and the trait's value if the key is missing. NULL or "": no key; the
+ * value applies to the whole family. */
 struct hf_trait {
     const char *key;
     bool initial;
@@ -37,8 +37,8 @@ struct hf_family {
     bool gemma;          /* GELU, gains stored less 1, embedding times sqrt(hidden_size), heads of 256 by default */
     bool no_rope_layers; /* a list of layers with rotation, and an interval */
     double partial;      /* default share of a head that is rotated; 0: always the whole head */
-    /* Above 0: default of original_max_position_embeddings, a key beside rope_scaling, which is then LongRoPE's. 0:
-     * rope_scaling may have another rule, and the key is inside rope_scaling. */
+    /* Above 0: rope_scaling is LongRoPE's, the key original_max_position_embeddings is beside it, and this is the key's
+     * default. 0: rope_scaling may have another rule, and the key is inside rope_scaling. */
     int64_t original_positions;
     bool fused; /* one matrix for queries, keys and values, and one for gate and up */
     /* Defaults for missing keys. */
@@ -49,7 +49,7 @@ struct hf_family {
     const char *window;
     int64_t window_initial;
     int64_t full_every; /* every n-th layer has no window, unless "layer_types" lists the layers; 0: `window` decides */
-    double rope_local_theta;  /* for layers with a window; 0: rope_theta as for the others */
+    double rope_local_theta;  /* for layers with a window; 0: rope_theta, as for other layers */
     double attention_softcap; /* default for a missing key; 0: none */
     double logits_softcap;    /* Gemma's default for a missing key */
     const char *experts_in;   /* prefix of the names of router and experts; NULL: "mlp" */
@@ -64,8 +64,8 @@ static inline bool hf_family_has_modules(const struct hf_family *f)
 
 /* Looks up model_type; NULL: no such family. */
 const struct hf_family *hf_family_of_type(const char *type);
-/* The family as which the model is written: the first supporting family with this model.name, otherwise the first
- * supporting family. TITAN_EUNSUPPORTED names the trait without a family. */
+/* Finds the family as which the model is written. Of the families that support the model, this is the first with this
+ * model.name, or else the first. TITAN_EUNSUPPORTED names the trait that no family has. */
 titan_status hf_family_of(const struct model_dims *dims, const char *name, const struct hf_family **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 /* "mistral|mixtral|...": model.name of the families without own flavors. */

@@ -439,7 +439,7 @@ void json_put_string(struct json_writer *w, const char *key, const char *value)
         buf_puts(w->out, "null");
 }
 
-/* printf would take most of the time of a long array of records. */
+/* Writes digits without printf(), which would take most of the time for a long array of records. */
 static void put_number(struct buf *out, uint64_t value, bool negative)
 {
     char text[21], *at = text + sizeof text;

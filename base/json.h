@@ -35,7 +35,7 @@ static inline void json_clear(struct json **tree) /* for _cleanup_ */
 {
     json_free(*tree);
 }
-/* Member by key; NULL when missing or not an object. */
+/* Member by key; NULL: the member is missing, or `object` is no object. */
 const struct json *json_get(const struct json *object, const char *key);
 /* Typed look-ups with a default when the member is missing or of another type. */
 const char *json_string(const struct json *object, const char *key, const char *fallback);

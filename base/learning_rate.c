@@ -12,7 +12,7 @@ double learning_rate_factor(const struct recipe *recipe, int64_t step)
     const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
     const int64_t warmup = MIN(recipe->lr_scheduler.warmup_steps, total);
     const double ratio = recipe->lr_scheduler.decay_ratio;
-    /* rint: halves to even, as Python rounds */
+    /* rint() rounds halves to even, as Python does */
     const int64_t wanted = ratio < 0 ? total - warmup : (int64_t)rint((double)total * ratio);
     const int64_t length = MIN(wanted, total - warmup);
     const int64_t stable_end = total + 1 - length;

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-/* Inclusive range; 0: the kernel chooses. */
+/* A range of ports with both ends; 0: the kernel chooses. */
 struct listen_ports {
     uint16_t first, last;
 };

@@ -154,7 +154,7 @@ static bool journal_send(const struct log *log, enum log_level level, const char
 struct line {
     struct line *next;
     size_t size;   /* total bytes, for the queue's limit */
-    uint64_t lost; /* lines dropped before this one */
+    uint64_t lost; /* number of lines dropped just before this line */
     enum log_level level;
     int64_t wall_ms;
     struct log log;
@@ -186,7 +186,7 @@ static struct {
     bool running;
     struct line *first, **last;
     size_t bytes;  /* bytes of waiting lines and of the line being written */
-    bool full;     /* set by a loss, until half the queue is written: so losses fall in few places */
+    bool full;     /* set by a loss, and cleared when half the queue is written, so that losses fall in few places */
     uint64_t lost; /* since the last accepted line */
 } queue = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
 
@@ -227,7 +227,7 @@ static void *write_lines(void *arg)
             report_lost(lost);
             pthread_mutex_lock(&queue.mutex);
         }
-        queue.bytes -= l->size; /* only after the write: so log_flush() also waits for this line */
+        queue.bytes -= l->size; /* only after the write, so that log_flush() also waits for this line */
         free(l);
         if (queue.bytes <= LOG_QUEUE_BYTES / 2)
             queue.full = false;

@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 
-#define LOG_QUEUE_BYTES ((size_t)1 << 20) /* waiting for the thread; lines beyond it are counted and reported */
+#define LOG_QUEUE_BYTES ((size_t)1 << 20) /* limit of waiting bytes; lines beyond it are counted and reported */
 #define LOG_LAST_MS 1000                  /* timeout of log_flush() before a process ends */
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };

@@ -22,7 +22,7 @@ static uint32_t turn(uint32_t x, int by)
     return x >> by | x << (32 - by);
 }
 
-/* One round: d and h change; each round shifts the roles by one. */
+/* One round changes d and h. Each round shifts the roles of the variables by one. */
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                                               \
     do {                                                                                                               \
         const uint32_t t_ =                                                                                            \
@@ -91,7 +91,7 @@ void sha256_end(struct sha256 *s, uint8_t ret[MAC_BYTES])
     const uint8_t one = 0x80, zeros[64] = {0};
     uint8_t end[8];
     sha256_add(s, &one, 1);
-    sha256_add(s, zeros, (120 - s->len % 64) % 64); /* up to 8 bytes before the end of a block */
+    sha256_add(s, zeros, (120 - s->len % 64) % 64); /* pads up to 8 bytes before the end of a block */
     titan_assert(s->len % sizeof(s->block) == 56);
     for (int i = 0; i < 8; i++)
         end[i] = (uint8_t)(bits >> (56 - 8 * i));

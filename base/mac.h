@@ -22,7 +22,7 @@ void sha256_begin(struct sha256 *s);
 void sha256_add(struct sha256 *s, const void *bytes, size_t len);
 void sha256_end(struct sha256 *s, uint8_t ret[MAC_BYTES]);
 
-/* HMAC of concatenated parts. The caller separates parts: by labels and by numbers of fixed length. */
+/* HMAC of concatenated parts. The caller must separate the parts, with labels and with numbers of fixed length. */
 struct mac {
     struct sha256 inner, outer;
 };

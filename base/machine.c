@@ -22,7 +22,8 @@ static const char *entry_of(const char *list, uint32_t i, size_t *ret_len)
         size_t len = strcspn(list, ","), trimmed = len;
         while (trimmed > 0 && list[trimmed - 1] == ' ')
             trimmed--;
-        /* "3", "GPU-8932f937-...", "MIG-..."; CUDA stops at any other entry, such as "-1" or "NoDevFiles". */
+        /* An entry is "3", "GPU-8932f937-..." or "MIG-...". CUDA stops at any other entry, such as "-1" or
+         * "NoDevFiles". */
         if (trimmed == 0 || trimmed > ENTRY_MAX ||
             (strspn(list, "0123456789") < trimmed && strncmp(list, "GPU-", 4) != 0 && strncmp(list, "MIG-", 4) != 0))
             return NULL;

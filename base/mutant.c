@@ -4,5 +4,5 @@
 #ifdef TITAN_MUTANTS
 enum mutant titan_mutant;
 #else
-typedef int mutant_none; /* a file needs a declaration */
+typedef int mutant_none; /* a source file needs at least one declaration */
 #endif

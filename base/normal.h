@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* normal.h - logarithm, sine and cosine for normal numbers, inline, for rng.h and for device kernels.
  *
- * Plain double arithmetic without contraction: a model's initial weights have the same bits on every machine and
- * device, and compilers can vectorise whole ranges. A libm's results vary with its version and the CPU. Both functions
- * are exact to a few units of double's last place. */
+ * The functions use plain double arithmetic without contraction. So a model's initial weights have the same bits on
+ * every machine and device, and compilers can vectorise whole ranges. A libm's results vary with its version and the
+ * CPU. Both functions are exact to a few units of double's last place. */
 #ifndef TITAN_BASE_NORMAL_H
 #define TITAN_BASE_NORMAL_H
 
@@ -36,7 +36,8 @@ PHILOX_INLINE double normal_log(double u)
     return (double)e * 0.693147180559945309417 + 2.0 * (z + z * (y * p));
 }
 
-/* Sine and cosine of turns / 2^32 of a full turn: the quarter is exact, the remainder is at most an eighth. */
+/* Sine and cosine of turns / 2^32 of a full turn. The angle is an exact number of quarter turns and a remainder of at
+ * most an eighth turn. */
 PHILOX_INLINE void normal_sincos(uint32_t turns, double *ret_sin, double *ret_cos)
 {
     uint32_t quarter = (turns + UINT32_C(0x20000000)) >> 30;

@@ -71,7 +71,7 @@ int notify_sockets(int *ret_first)
     for (int fd = SOCKETS_FIRST; fd < SOCKETS_FIRST + n; fd++) {
         int flags = fcntl(fd, F_GETFD);
         if (flags < 0 || fcntl(fd, F_SETFD, flags | FD_CLOEXEC) < 0)
-            n = fd - SOCKETS_FIRST; /* the descriptors so far; fewer than announced */
+            n = fd - SOCKETS_FIRST; /* counts only the descriptors so far, fewer than announced */
     }
     /* The variables are not for child processes. */
     (void)unsetenv("LISTEN_PID");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* notify.h - reports state to the service manager: "READY=1", "STOPPING=1", "WATCHDOG=1", "STATUS=...". The protocol is
- * that of sd_notify(3): one datagram to the socket in $NOTIFY_SOCKET. */
+ * described in sd_notify(3): one datagram to the socket in $NOTIFY_SOCKET. */
 #ifndef TITAN_BASE_NOTIFY_H
 #define TITAN_BASE_NOTIFY_H
 
@@ -13,8 +13,9 @@ int notify_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The interval in microseconds for WATCHDOG=1; 0: this process has no watchdog. Send at half the interval. */
 uint64_t notify_watchdog_us(void);
 
-/* Sockets that the service manager opened and keeps across restarts (sd_listen_fds(3)): descriptors from *ret_first on,
- * close-on-exec from now on. Returns their number; 0 without sockets, and at every later call. */
+/* Takes the sockets that the service manager opened and keeps across restarts (sd_listen_fds(3)). Their descriptors
+ * begin at *ret_first and are close-on-exec from now on. Returns their number; 0 without sockets, and at every later
+ * call. */
 int notify_sockets(int *ret_first);
 
 #endif

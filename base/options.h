@@ -67,9 +67,9 @@ struct args {
     int n_given;
 };
 
-/* argv[0] is ignored. Options stand anywhere, options of all commands also before the command; "--" ends options.
- * TITAN_EINVAL names the wrong word, and the nearest known word for a misspelt one. With --help the number of arguments
- * is not checked. */
+/* argv[0] is ignored. Options may stand anywhere behind the command, and options of all commands also before it; "--"
+ * ends options. TITAN_EINVAL names the wrong word, and the nearest known word for a misspelt one. With --help the
+ * number of arguments is not checked. */
 titan_status args_parse(const struct command_table *t, int argc, char **argv, struct args *args,
                         struct titan_error *err) TITAN_MUST_USE;
 
@@ -77,7 +77,7 @@ bool args_has(const struct args *args, const char *option);
 const char *args_text(const struct args *args, const char *option, const char *fallback); /* the last value given */
 /* The i-th value, from 0, of an option that may be repeated; NULL behind the last. */
 const char *args_each(const struct args *args, const char *option, int i);
-/* Both ends are legal. */
+/* A range of legal values, with both ends. */
 struct int_range {
     int64_t min, max;
 };
@@ -93,7 +93,7 @@ titan_status args_real(const struct args *args, const char *option, struct real_
 
 /* Finds a command by its name; NULL: no such command. */
 const struct command *command_find(const struct command_table *t, const char *name);
-/* For --help: commands with their summaries; options, one per line; the whole page of a command. */
+/* These write parts of --help: commands with their summaries; options, one per line; the whole page of a command. */
 void help_put_commands(const struct command_table *t, struct buf *out);
 void help_put_options(const struct option_spec *options, struct buf *out);
 void help_put_command(const struct command_table *t, const struct command *c, struct buf *out);

@@ -20,7 +20,7 @@ struct pairs {
     bool quoted, cut;
 };
 
-/* Copies the whole character or nothing. */
+/* Copies a whole character or nothing of it. */
 static void put(struct pairs *p, const char *bytes, size_t len)
 {
     p->cut |= len > (size_t)(p->end - p->at);

@@ -3,7 +3,7 @@
  * supplies:
  *   reason="%s"   quotes and backslashes of the text get a backslash
  *   node=%s       the same; quotes are added if the text is empty or has more than plain characters
- * Any other %s is text of pairs formatted here before. */
+ * Any other %s takes text of pairs that pairs_format() made before. */
 #ifndef TITAN_BASE_PAIRS_H
 #define TITAN_BASE_PAIRS_H
 
@@ -15,8 +15,8 @@
 /* Formats into out. Text beyond room is cut: "..." ends it, and an open quote is closed. fmt is a printf literal with
  * numbers, %s, %.Ns, %.*s and %c; formatting ends at any other conversion. */
 void pairs_format(char *out, size_t room, const char *fmt, va_list args) __attribute__((format(printf, 3, 0)));
-/* Returns the length of a quoted value behind its opening quote. out receives the unquoted text (room for that length
- * and a NUL). */
+/* value: a quoted value behind its opening quote. Returns its length up to the closing quote. out receives the unquoted
+ * text (room for that length and a NUL). */
 size_t pairs_unquote(const char *value, char *out);
 
 #endif

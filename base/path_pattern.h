@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Is the path a pattern? Only its characters decide. A file may have such a name, too. */
+/* Is the path a pattern? Only the path's characters decide, although a file may have such a name. */
 bool path_is_pattern(const char *path);
 /* Length of the common folder of all matches, without the trailing slash ("/" for the root); 0 for the current folder.
- * A path without pattern returns its whole length. */
+ * For a path without pattern it is the whole length. */
 size_t path_pattern_folder(const char *path);
 
 #endif

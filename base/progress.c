@@ -17,7 +17,8 @@ static atomic_int working; /* working threads */
 static _Atomic int64_t idle_since, idle_ns;
 static _Thread_local int works, waits; /* nesting depths */
 
-/* Publishes `working`. Each thread reads it again after the write, so the last change to or from 0 is written last. */
+/* Publishes `working`. Each thread reads `working` again after the write, so the last change to or from 0 is written
+ * last. */
 static void publish(void)
 {
     int seen;
@@ -49,7 +50,7 @@ static void resume(void)
 {
     if (atomic_fetch_add(&working, 1) > 0)
         return;
-    /* 0: the thread that stopped has not stored the time yet. */
+    /* since 0: the thread that stopped has not stored the time yet. */
     const int64_t since = atomic_exchange(&idle_since, 0);
     if (since)
         (void)atomic_fetch_add(&idle_ns, clock_mono_ns() - since);

@@ -47,7 +47,7 @@ static titan_status set_paths(const struct setting_place *at, const struct setti
         if (!e->string[0])
             return setting_fail(at, k, err, TITAN_EINVAL, ": an array with an empty path");
         int depth = 0;
-        bool one = true; /* alternative within braces */
+        bool one = true; /* the path is one alternative within braces */
         for (const char *p = e->string; *p && depth >= 0; p++) {
             depth += *p == '{' ? 1 : *p == '}' ? -1 : 0;
             one = one && *p != '\\' && (*p != ',' || depth != 0);
@@ -81,7 +81,7 @@ static titan_status set_paths(const struct setting_place *at, const struct setti
 }
 
 /* Sets a switch from true or false, from a word, or from a list of words such as "float8,quantize.linear.float8". The
- * list may also set another switch. An override replaces the file's marks. */
+ * list may also set another switch. An override replaces the marks that the file has set. */
 static titan_status set_switches(const struct setting_place *at, struct recipe *r, int index,
                                  const struct toml_value *v, struct titan_error *err)
 {
@@ -180,13 +180,12 @@ static bool same_value(const struct toml_value *a, const struct toml_value *b)
     return a->type == TOML_ARRAY && !x && !y;
 }
 
-/* seen: keys this document has set, to refuse a key together with its alias; NULL for an override. */
 /* A recipe while a run file or an assignment is read into it. */
 struct reading {
     struct recipe *recipe;
     const char *path;           /* the run file */
-    uint64_t *seen;             /* keys of this file; NULL: an assignment may repeat a key */
-    const uint64_t *overridden; /* keys that an option sets; NULL: none */
+    uint64_t *seen;             /* keys that the file has set, to refuse a key and its alias; NULL: an assignment */
+    const uint64_t *overridden; /* keys that an option sets: the file's values are ignored; NULL: none */
 };
 
 static titan_status set_value(const struct setting_place *at, const struct reading *in, const char *section,
@@ -261,7 +260,6 @@ void recipe_init(struct recipe *r)
     *r = *recipe_defaults();
 }
 
-/* seen: see set_value. overridden: keys whose values are ignored; NULL: no such keys. */
 static titan_status set_table(const struct reading *in, const char *section, const struct toml_value *table,
                               struct titan_error *err)
 {
@@ -377,7 +375,7 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
     const bool list = value[0] == '[', plain = strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
     const bool quoted = value[0] == '"' || value[0] == '\'' ||
                         (k->several && (strncmp(value, "[\"", 2) == 0 || strncmp(value, "['", 2) == 0));
-    /* Is it a value without quotes, as from a shell: text, words of a list or of a switch? */
+    /* Is the value written without quotes, as from a shell: text, words of a list or of a switch? */
     bool word = !quoted && ((k->type == KEY_STRING && !(k->yes_no && plain)) || (k->type == KEY_LIST && !list) ||
                             (k->type == KEY_BYTES && (!*value || value[strspn(value, "+-_0123456789")])) ||
                             (k->on && !list && !plain));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recipe.h - a run file: what to train, on which data, and how.
  *
- * TOML with the section and key names of TorchTitan v0.2.2 for features that it has; Titan's own sections are
+ * TOML with the section and key names of TorchTitan v0.2.2 for features that TorchTitan has; Titan's own sections are
  * [elastic], [fault_tolerance], [numerics], [resources], [device]. One table (recipe_keys.c) has every key: section,
  * name, type, range, default, one line of documentation; another (recipe_flavors.c) has the models. The parser,
  * `--set`, the printed resolved recipe and docs/recipes.md use these tables. Unknown keys, wrong types and values out
@@ -34,7 +34,7 @@ struct recipe_reals {
 /* Model dimensions. A flavor fills them; single keys of [model] override them. */
 struct model_dims {
     int64_t dim, n_layers, n_heads, n_kv_heads, ffn_hidden, vocab_size;
-    int64_t head_dim; /* of queries and keys; dim / n_heads by default */
+    int64_t head_dim; /* size of a head of queries or keys; dim / n_heads by default */
     double rope_theta, norm_eps;
     /* Scaling of rotary frequencies for longer sequences: "none", "llama3", "yarn" (Peng et al. 2023,
      * arXiv:2309.00071), "linear" (positions are divided by rope_factor), "dynamic" (the base grows with the length of
@@ -62,12 +62,13 @@ struct model_dims {
     bool attention_sinks; /* a logit of each head in the softmax's denominator (Xiao et al. 2023, arXiv:2309.17453) */
     /* Above 0: SwiGLU of bounded inputs, g sigmoid(swiglu_alpha g) (u + 1) (gpt-oss, OpenAI 2025, arXiv:2508.10925). */
     double swiglu_limit, swiglu_alpha;
-    int64_t rope_dim;       /* number of a head's first columns that are rotated; 0: all */
-    int64_t no_rope_every;  /* every n-th layer has no rotation (SmolLM 3) */
-    int64_t sliding_window; /* tokens that one token attends to, with itself (Beltagy et al. 2020, arXiv:2004.05150) */
+    int64_t rope_dim;      /* rotated columns of a head: so many from its first; 0: all */
+    int64_t no_rope_every; /* every n-th layer has no rotation (SmolLM 3) */
+    /* number of tokens that a token attends to, with itself (Beltagy et al. 2020, arXiv:2004.05150) */
+    int64_t sliding_window;
     int64_t full_attention_every; /* every n-th layer has no window */
     double rope_local_theta; /* rotary base of layers with a window, without rope_scaling (Gemma 3); 0: rope_theta */
-    /* Granite's multipliers: of the embedding, of a half layer's output, of scores instead of 1/sqrt(head_dim).
+    /* Granite's factors on the embedding, on a half layer's output, and on scores (instead of 1/sqrt(head_dim)).
      * logits_scaling divides the logits. */
     double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
     double attention_softcap, logits_softcap; /* scores or logits x become cap tanh(x / cap) (Gemma 2) */
@@ -87,10 +88,10 @@ struct model_dims {
     double route_scale;    /* factor on the chosen experts' scores */
     double balance_rate;   /* change of an expert's bias per step (arXiv:2408.15664); 0 = none */
     double balance_loss;   /* coefficient of the router's balance loss (worker/device/device.h); 0: none */
-    bool expert_bias;      /* experts have these biases, even if balance_rate is 0 */
+    bool expert_bias;      /* experts have biases for their choice, even if balance_rate is 0 */
     bool router_bias;      /* the router's product has a bias, a trained parameter */
     /* Multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2): modules behind the layers, and the
-     * factor of the mean of their losses. */
+     * factor on the mean of their losses. */
     int64_t mtp_layers;
     double mtp_loss_scale; /* 0: RECIPE_MTP_LOSS_SCALE */
 };
@@ -100,7 +101,7 @@ struct model_dims {
 #define RECIPE_SOURCES_MAX 16
 struct recipe_source {
     char path[1024], dataset[32]; /* dataset "": training.dataset */
-    double weight;                /* 0 in all sources: weights proportional to their sizes */
+    double weight;                /* 0 in all sources: weights are proportional to the sources' sizes */
 };
 struct recipe_mixture {
     int64_t n; /* 0: no mixture; training.dataset_path is the data */
@@ -112,13 +113,12 @@ struct recipe {
         char description[128], dump_folder[512];
         int64_t priority;
         bool follow_links, as_user;
-        char owner[320]; /* folder_user_print; "": no coordinator has the run */
+        char owner[320]; /* text of folder_user_print(); "": the run has no coordinator */
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
-        char tokenizer_pattern[1024]; /* for a tokenizer that is a file of ranks; "": the content identifies the pattern
-                                       */
-        bool float8, mxfp8;           /* linear layers multiply in float8, in MXFP8; at most one is true */
+        char tokenizer_pattern[1024]; /* for a tokenizer's file of ranks; "": the content identifies the pattern */
+        bool float8, mxfp8;           /* linear layers multiply in this type; at most one is true */
         struct model_dims dims;       /* resolved */
     } model;
     struct {
@@ -142,9 +142,10 @@ struct recipe {
         double min_lr_factor;
     } lr_scheduler;
     struct {
-        int64_t local_batch_size;  /* sequences of one microbatch; see recipe_microbatch_rows */
-        int64_t global_batch_size; /* sequences of one step, a multiple of it; -1 = local_batch_size * data-parallel
-                                      degree at max_workers */
+        int64_t local_batch_size; /* sequences of one microbatch; see recipe_microbatch_rows */
+        /* sequences of one step, a multiple of local_batch_size; -1 = local_batch_size * data-parallel degree at
+         * max_workers */
+        int64_t global_batch_size;
         int64_t seq_len, steps;
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
@@ -164,7 +165,7 @@ struct recipe {
         int64_t fsdp_prefetch;   /* units gathered before their use */
         char fsdp_reduce[16];    /* when gradients are reduced: "default", "microbatch", "step" */
         char fsdp_bucketing[16]; /* "block" or "off" (one unit per bucket), "greedy" (by the cost model) */
-        bool fsdp_reorder;       /* gathers are issued early, behind compute that hides them */
+        bool fsdp_reorder;       /* gathers are issued early, so that compute hides them */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
         int64_t expert_tensor_parallel_degree;
         double expert_parallel_room; /* capacity of a rank for its experts' rows, in even shares; 0 = the worst case */
@@ -174,10 +175,9 @@ struct recipe {
         int64_t pipeline_parallel_microbatch_size;
         int64_t pipeline_parallel_layers_per_stage; /* -1 = from the number of stages */
         int64_t pipeline_parallel_first_stage_less_layers, pipeline_parallel_last_stage_less_layers;
-        char pipeline_parallel_split_points[1024]; /* explicit: "layers.2,layers.4", the first unit of stages 1, 2, ...
-                                                    */
+        char pipeline_parallel_split_points[1024]; /* the first unit of stages 1, 2, ...: "layers.2,layers.4" */
         char context_parallel_rotate_method[16];   /* "allgather", "ring" ("alltoall" is treated as ring) */
-        bool context_parallel_load_balance;        /* each rank gets a chunk of the head and one of the tail */
+        bool context_parallel_load_balance;        /* each rank gets one chunk from the head and one from the tail */
     } parallelism;
     struct {
         bool enable;
@@ -192,7 +192,7 @@ struct recipe {
         char async_mode[32];
         char initial_load_path[1024]; /* used when the folder has no checkpoint */
         char folder_owner[320],
-            initial_load_owner[320]; /* folder_found_print at the time of the coordinator's admission */
+            initial_load_owner[320]; /* text of folder_found_print() when the coordinator admitted the run */
         char shared_with[1024];      /* "user:bob,group:ml" */
         bool initial_load_model_only, initial_load_in_hf;
         int64_t load_step;             /* -1: the newest */
@@ -209,7 +209,7 @@ struct recipe {
     } activation_checkpoint;
     struct {
         bool fuse;           /* fuses neighbouring operations if the bits stay the same */
-        bool graph_segments; /* compute between transfers is launched as one graph, in segments */
+        bool graph_segments; /* each segment of compute between transfers is launched as one graph */
     } compile;
     struct {
         int64_t log_freq;
@@ -257,10 +257,9 @@ struct recipe {
         int64_t threads;
         double memory; /* GiB; 0: all of the device's memory */
     } device;
-    int64_t workers_there;                   /* recipe_offer(); 0 = unknown */
-    uint64_t set_mask[RECIPE_KEYS_MAX / 64]; /* keys of the table that the file sets */
-    uint64_t idle_mask[RECIPE_KEYS_MAX /
-                       64]; /* keys that are set and request something, without effect: recipe_warnings() */
+    int64_t workers_there;                    /* the number given to recipe_offer(); 0 = unknown */
+    uint64_t set_mask[RECIPE_KEYS_MAX / 64];  /* keys of the table that the file sets */
+    uint64_t idle_mask[RECIPE_KEYS_MAX / 64]; /* set keys that request something without effect: recipe_warnings() */
 };
 
 /* Sets the default of every key. */
@@ -268,14 +267,15 @@ void recipe_init(struct recipe *r);
 /* Parses TOML text over the defaults; path is for messages ("<stdin>" when there is none). */
 titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* recipe_parse() with the --set options of a command line. The text's value of an overridden key is ignored. */
+/* recipe_parse() with the --set options of a command line. If an option sets a key, the text's value of the key is
+ * ignored. */
 titan_status recipe_parse_with(struct recipe *r, const char *text, const char *path, const struct args *args,
                                struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load_with(struct recipe *r, const char *path, const struct args *args,
                               struct titan_error *err) TITAN_MUST_USE;
 /* Applies one override, "section.key=value" as given to --set; the value is TOML, or a bare word for strings. */
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
-/* The flavor with dimensions from config.json, which are then keys of the recipe (base/hf_config.h). */
+/* The flavor whose dimensions come from config.json; they then become keys of the recipe (base/hf_config.h). */
 #define RECIPE_FLAVOR_HF "hf"
 /* Is the flavor "hf" without dimensions? Then config.json must still be read. */
 bool recipe_lacks_dims(const struct recipe *r);
@@ -291,8 +291,8 @@ void recipe_warnings(const struct recipe *r, struct buf *out);
 /* recipe_warnings() for people: "note: ...". */
 void recipe_print_warnings(const struct recipe *r, FILE *to);
 /* Sets the number of available workers; call before recipe_resolve(). With data_parallel_shard_degree = -1 and
- * elastic.max_workers = -1 the degree becomes the largest legal one for these workers, or the smallest legal one if
- * they are too few. Without this call: the smallest mesh. */
+ * elastic.max_workers = -1 the degree becomes the largest legal degree for these workers, or the smallest legal degree
+ * if they are too few. Without this call the mesh is the smallest. */
 void recipe_offer(struct recipe *r, int64_t workers);
 /* Resolves the flavor and -1 defaults, and checks keys against each other. Afterwards r->model.dims is complete, and
  * global batch and worker bounds are numbers. Call once, after parse and set. */
@@ -333,13 +333,12 @@ titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error 
 /* Is the memory sufficient? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE has both numbers. */
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* checkpoint.initial_load_path = "job:12": the checkpoints of a job, by its number; the coordinator knows the
- * folder. */
+/* checkpoint.initial_load_path = "job:12" stands for the checkpoints of job 12; the coordinator knows their folder. */
 #define RECIPE_JOB_PREFIX "job:"
-/* Returns the number of the job; 0: a path, or none is given. TITAN_EINVAL: "job:" without a valid number. */
+/* Returns the number of the job; 0: the key is a path or empty. TITAN_EINVAL: "job:" without a valid number. */
 titan_status recipe_initial_job(const struct recipe *r, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The paths in the recipe that a run reads, modifiable in place. A data set that TorchTitan knows by name gets the path
- * it is loaded by. Returns their number. */
+ * from which TorchTitan loads it. Returns their number. */
 struct recipe_path {
     const char *key;
     char *path;
@@ -371,10 +370,10 @@ bool recipe_excludes(const struct recipe *r, const char *part);
  * without a folder of its own; out: char[PATH_MAX]. */
 titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out,
                                       struct titan_error *err) TITAN_MUST_USE;
-/* May a run of the resolved recipe r continue from a checkpoint with this hash and recipe text? Equal hashes may.
- * Recipes may also differ in keys that checkpoint.accept_changed names, in keys that follow from the mesh if a part of
- * the state is left out, and in locations of data and tokenizer, which are compared by content. False: *keys (NULL: not
- * wanted) lists at most three other keys: "optimizer.lr = 0.001, there 0.0008; ...". */
+/* May a run of the resolved recipe r continue from a checkpoint with this hash and recipe text? It may if the hashes
+ * are equal. The recipes may also differ in keys that checkpoint.accept_changed names, in keys that follow from the
+ * mesh if a part of the state is left out, and in locations of data and tokenizer, which are compared by content.
+ * False: *keys (NULL: not wanted) lists at most three other keys: "optimizer.lr = 0.001, there 0.0008; ...". */
 bool recipe_continues(const struct recipe *r, uint64_t hash, const char *text, struct buf *keys);
 /* Does checkpoint.accept_changed name this part? */
 bool recipe_accepts(const struct recipe *r, const char *part);

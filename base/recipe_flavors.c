@@ -22,7 +22,7 @@
 /* Router: e experts, k chosen, s shared, of width m. */
 #define ROUTED(e, k, s, m)                                                                                             \
     .n_experts = (e), .top_k = (k), .n_shared_experts = (s), .moe_hidden = (m), .balance_rate = 1e-3
-/* g groups of experts; a token's experts are in l groups, ranked by the sum of their best two. */
+/* g groups of experts; a token's experts are in l groups, ranked by the sum of their best two scores. */
 #define GROUPS(g, l) .n_expert_groups = (g), .n_limited_groups = (l), .group_top_k = 2
 /* DeepSeek V2 and V3: latent attention; m: YaRN's mscale. */
 #define LATENT(q, kv, nope, rope, v, m)                                                                                \

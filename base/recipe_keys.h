@@ -10,12 +10,12 @@
 #include "base/recipe.h"
 #include "base/settings.h"
 
-/* Supported keys first, in the order they are printed, others behind them; a key's index is its bit in recipe.set_mask
- * and idle_mask. */
+/* Supported keys come first, in the order in which they are printed; the other keys follow. A key's index is its bit in
+ * recipe.set_mask and idle_mask. */
 extern const struct setting recipe_keys[];
 extern const int recipe_keys_count;
 
-/* A key that TorchTitan added after v0.2.2, its last version with run files, and the replacement here. */
+/* A key that TorchTitan added after v0.2.2 (its last version with run files), and the replacement in Titan. */
 struct recipe_newer {
     const char *section, *name, *instead;
 };
@@ -44,8 +44,8 @@ extern const int recipe_flavors_count;
 /* Reads an array of sources; false: why names the error, and *ret is untouched. */
 bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *ret, char why[RECIPE_WHY]);
 
-/* Reads pipeline_parallel_split_points, a list of layers or of every stage's modules, as "layers.2,layers.4". False:
- * why is the message behind the key's name, and ret is untouched. */
+/* Reads pipeline_parallel_split_points, a list of layers or of every stage's modules, and writes it as
+ * "layers.2,layers.4". False: why is the message behind the key's name, and ret is untouched. */
 bool recipe_points_read(const struct toml_value *v, char *ret, size_t size, char why[RECIPE_WHY]);
 /* Parses "layers.2,layers.4" into numbers, at most max; returns their number, -1 for malformed or non-ascending
  * text. */

@@ -200,7 +200,7 @@ static bool sums_canonically(const struct recipe *r, const struct recipe_mesh *m
     return !r->numerics.canonical || token_ranks(m) % ep == 0 || ep % token_ranks(m) == 0;
 }
 
-/* The largest degree up to the recipe's that satisfies all rules; 1 always does. */
+/* The largest degree, at most the recipe's, that satisfies all rules; degree 1 always does. */
 static int64_t nearest_expert_degree(const struct recipe *r, const struct recipe_mesh *m)
 {
     const int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * token_ranks(m);
@@ -315,7 +315,7 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
         if (schedule_load(csv, (int)m->pp, stages, each, &s, err) != TITAN_OK) {
             titan_error_wrap(err, "parallelism.pipeline_parallel_schedule_csv");
             if (err)
-                err->status = TITAN_EINVAL; /* the recipe is at fault, for any file error */
+                err->status = TITAN_EINVAL; /* whatever the file error, the recipe is at fault */
             return TITAN_EINVAL;
         }
     } else if (schedule_stages_per_rank(name) == 0) {
@@ -342,7 +342,7 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
     const int64_t least = r->elastic.min_workers, most = r->elastic.max_workers;
     if (world < 1)
         return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
-    /* the message names the nearest legal world; if no near world is legal, the end of the range */
+    /* the message names the nearest legal world, or the end of the range if no near world is legal */
     if (world < least || world > most) {
         const int64_t unit = recipe_mesh_unit(r), step = world < least ? unit : -unit;
         int64_t n = world < least ? (least + unit - 1) / unit * unit : most / unit * unit;

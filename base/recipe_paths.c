@@ -37,7 +37,8 @@ titan_status recipe_initial_job(const struct recipe *r, uint64_t *ret, struct ti
 
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
 {
-    /* Default locations of TorchTitan's data sets when training.dataset_path is unset: folders by loading name. */
+    /* Default locations of TorchTitan's data sets when training.dataset_path is unset: folders with the names by which
+     * TorchTitan loads the sets. */
     static const struct {
         const char *dataset, *path;
     } places[] = {{"c4", "allenai/c4"}, {"c4_validation", "allenai/c4"}, {"c4_test", "tests/assets/c4_test"}};
@@ -99,11 +100,10 @@ static titan_status place(const char *key, const char *path, const char *base, c
     return TITAN_OK;
 }
 
-#define PROBE_BYTES 4096 /* a text has no 0 byte within these; workers use the same rule */
+#define PROBE_BYTES 4096 /* first bytes of a text, which have no 0 byte; workers use the same rule */
 #define PROBES_MAX 1000
 
-/* Tells by the file's name whether it holds tokens or compressed text. The first bytes of such files are not checked.
- */
+/* Tells by a file's name whether it holds tokens or compressed text. The bytes of such files are not checked. */
 static bool is_encoded(const char *path)
 {
     static const char *const ends[] = {".bin", ".idx", ".gz", ".zst"};
@@ -132,7 +132,7 @@ static void close_fts(FTS **fts)
         (void)fts_close(*fts);
 }
 
-/* The last data path that passed the checks: successive submits often name the same path. */
+/* The last data path that passed the checks. It is kept because successive submits often name the same path. */
 #define FINE_NS INT64_C(1000000000)
 static struct {
     pthread_mutex_t lock;
@@ -253,8 +253,8 @@ titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_
         if (path_is_pattern(full) && access(full, F_OK) < 0)
             continue;
         TRY(check_contents(&paths[i], full, r->job.follow_links, &st[i], err));
-        /* Is the file too small for a sample? Known without reading if a token is a byte, plus one for the end of
-         * text. */
+        /* Refuses a file that is too small for one sample. This is known without reading if each byte is a token; the
+         * end of the text is one token more. */
         if (strcmp(r->model.tokenizer, "bytes") == 0 && strcmp(paths[i].dataset, "text") == 0 && !is_encoded(full) &&
             S_ISREG(st[i].st_mode) && st[i].st_size < paths[i].seq_len) {
             titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has %lld bytes; one sample needs %lld", paths[i].key, full,

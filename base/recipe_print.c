@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints recipes, and compares them by what is printed. */
+/* Prints recipes, and compares them by their printed text. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

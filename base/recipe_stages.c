@@ -102,7 +102,7 @@ static int stages_per_rank(const struct recipe *r)
     return schedule_stages_per_rank(name);
 }
 
-/* The number of layers, plus the number as which the embedding and the head count: the first and the last stage may
+/* The number of layers, plus as many as the embedding and the head count for, because the first and the last stage may
  * have no layer. */
 static int64_t most_stages(const struct recipe *r)
 {

@@ -17,7 +17,7 @@
 
 void resident_trim(bool resident)
 {
-    static size_t begun, left_free; /* resident at the first call; free in the allocator after the last trim */
+    static size_t begun, left_free; /* bytes resident at the first call; bytes free in the allocator after a trim */
     char text[64] = "", *second = NULL;
     _cleanup_fd_ int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)

@@ -30,16 +30,17 @@ float rng_normal(struct rng_key key, uint64_t index);
 void rng_normals(struct rng_key key, uint64_t index, uint64_t count, float *out);
 /* Normals times std. With limit > 0, a value beyond the limit is drawn again with the keys of `again` in order, until a
  * value is within the limit. The last draw is final. */
-#define RNG_REDRAWS 12 /* 0.27 % lie beyond three sigma: none in 10^30 needs more */
+#define RNG_REDRAWS 12 /* 0.27 % lie beyond three sigma: not one value in 10^30 needs more draws */
 struct rng_weights {
     struct rng_key key, again[RNG_REDRAWS];
     float limit, std;
 };
 void rng_weights(const struct rng_weights *w, uint64_t index, uint64_t count, float *out);
 /* A stateless permutation of [0, n): Feistel network on the next even power of two with cycle walking (Black and
- * Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Bits h = ceil(ceil(log2 n) / 2) to a half, six rounds
+ * Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). A half has h = ceil(ceil(log2 n) / 2) bits. Six
+ * rounds of
  *   (left, right) = (right, left ^ (philox(lo=right, hi=2^33 + round)[0] & (2^h - 1)))
- * repeated on the result while it is not below n. index must be below n. */
+ * are applied to the index, and again to the result while it is not below n. index must be below n. */
 uint64_t rng_permute(struct rng_key key, uint64_t index, uint64_t n);
 
 #endif

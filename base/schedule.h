@@ -21,14 +21,17 @@
  *   DualPipeV              the same, F of one microbatch and    t_F + t_I - t_W (e)          2p + 1
  *                          B of another side by side
  *
- * (a) where m is a multiple of p. Else the last round waits for the microbatches it lacks, and there is no formula,
- *     except that Interleaved1F1B with m < p is as (b). With v = 1 they are 1F1B and ZB1P.
- * (b) where m >= p; else each of the v - 1 turns of the loop costs (p-m)(t_F + t_B) more.
- * (c) where m >= p, as published for t_W <= t_F, t_I; else min(t_F, t_I, t_W) is what is saved, and m-1 times only.
- * (d) where m >= 2p-1 and t_F, t_W <= t_I; else no formula. With equal times these are the (p-1) t_F before the last
- *     rank's first input is there: between its own first and last cell no rank is idle, the published zero.
- * (e) where m >= 2p and t_W <= t_I <= t_F <= t_I + t_W; for all t_I <= t_F it is
- *     t_F + max(t_I, t_F - t_W) - min(t_I, t_W); else no formula. F and B side by side count one after the other.
+ * (a) where m is a multiple of p. Otherwise the last round waits for the microbatches it lacks, and there is no
+ *     formula, except that (b) holds for Interleaved1F1B with m < p. With v = 1 the two schedules are 1F1B and ZB1P.
+ * (b) where m >= p. Otherwise each of the v - 1 turns of the loop costs (p-m)(t_F + t_B) more.
+ * (c) where m >= p and t_W <= t_F, t_I, as published. In general min(t_F, t_I, t_W) is subtracted instead of t_W. The
+ *     bubble has this term p-1 times, but with m < p only m-1 times.
+ * (d) where m >= 2p-1 and t_F, t_W <= t_I. Otherwise there is no formula. With equal times the bubble is (p-1) t_F, the
+ *     time until the last rank has its first input. Between its own first and last cell no rank is idle: this is the
+ *     published zero.
+ * (e) where m >= 2p and t_W <= t_I <= t_F <= t_I + t_W. For any t_I <= t_F the formula is
+ *     t_F + max(t_I, t_F - t_W) - min(t_I, t_W); for t_I > t_F there is none. F and B side by side count one after the
+ *     other.
  *
  * Sources: Huang et al. 2019 (arXiv:1811.06965), Narayanan et al. 2021 (arXiv:2104.04473), Lamy-Poirier 2022
  * (arXiv:2211.05953), Qi et al. 2024 (arXiv:2401.10241) and 2024 (arXiv:2405.15362), DeepSeek-AI 2024
@@ -60,7 +63,7 @@ struct cell {
 struct schedule {
     char name[32];
     int ranks, stages, microbatches; /* stages = ranks * stages per rank */
-    bool v_order;                    /* rank of stage s: V order; false: s mod ranks */
+    bool v_order;                    /* stages are in V order; false: stage s is on rank s mod ranks */
     int *n_cells;                    /* per rank */
     struct cell **cells;             /* per rank */
 };
@@ -71,8 +74,9 @@ int schedule_stages_per_rank(const char *name);
 /* "GPipe|1F1B|..." for messages and the table of keys. */
 const char *schedule_names(void);
 /* Generates a schedule. TITAN_EINVAL names the conflict and the nearest legal number: stages that do not divide evenly
- * among ranks, a number per rank that the schedule lacks, too many cells. Any m >= 1 is legal. A schedule designed for
- * more microbatches (a whole round of a loop, 2p of a V) drops the cells of the missing microbatches. */
+ * among ranks, a number of stages per rank that the schedule does not allow, too many cells. Any m >= 1 is legal. A
+ * schedule designed for more microbatches (a whole round of a loop, 2p of a V) drops the cells of the missing
+ * microbatches. */
 titan_status schedule_generate(const char *name, int ranks, int stages, int microbatches, struct schedule **ret,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Forwards alone, for an evaluation: rounds with one microbatch per rank, stage by stage within a round. */

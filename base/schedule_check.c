@@ -174,8 +174,7 @@ titan_status schedule_check(const struct schedule *s, struct titan_error *err)
         return titan_fail(err, TITAN_ENOMEM, "no memory to check a schedule");
     for (int r = 0; r < s->ranks; r++)
         if (w.next[r] < s->n_cells[r]) {
-            /* Follows waiting ranks until the ring closes, then reports the ring, with as many links as fit a message.
-             */
+            /* Follows waiting ranks until the ring closes, then reports as many links of the ring as fit a message. */
             int rank = r, at;
             titan_assert(w.next[rank] < s->n_cells[rank]);
             for (int i = 0; i < s->ranks; i++) /* after as many steps as there are ranks the walk is in the ring */

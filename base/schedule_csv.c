@@ -75,7 +75,7 @@ static titan_status read_line(struct reader *in, const char *at, const char *end
     }
 }
 
-/* Two stages per rank form a loop or a V; the first cell that fits only one of them decides. */
+/* Two stages per rank form a loop or a V; the first cell that fits only one of the two decides. */
 static bool stands_in_v(const struct schedule *s)
 {
     if (s->stages != 2 * s->ranks)

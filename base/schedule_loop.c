@@ -5,8 +5,8 @@
 #include "base/cleanup.h"
 #include "base/schedule_family.h"
 
-/* GPipe has one chunk: all microbatches of a chunk, then the next chunk; then back. Microbatches ascend in both
- * directions, so gradients are summed in the order of a single rank. */
+/* Runs all microbatches of a chunk, then of the next chunk, and then back. GPipe has one chunk. Microbatches ascend in
+ * both directions, so gradients are summed in the order of a single rank. */
 void schedule_generate_looped_bfs(struct schedule *s)
 {
     int chunks = schedule_local(s);
@@ -20,8 +20,8 @@ void schedule_generate_looped_bfs(struct schedule *s)
     }
 }
 
-/* A microbatch returns to rank 0 after p forwards. With fewer than p microbatches every turn of the loop waits for
- * this, forwards and backwards. */
+/* A microbatch returns to rank 0 after p forwards. With fewer than p microbatches every turn of the loop waits for that
+ * return, forwards and backwards. */
 double schedule_bubble_looped_bfs(const struct schedule *s, double t_f, double t_i, double t_w)
 {
     int p = s->ranks, turns = schedule_local(s) - 1;
@@ -40,9 +40,9 @@ static void put_nth(struct schedule *s, int rank, enum cell_kind kind, int i)
     schedule_put(s, rank, kind, chunk * p + rank, i / (p * chunks) * p + i % p);
 }
 
-/* Warm-up forwards, then forwards and backwards in turn, then the rest. A last round of fewer than p microbatches omits
- * the cells of the missing microbatches. hold 0: whole backwards. Otherwise backwards are split: a W runs once `hold`
- * forwards have no W yet, and after each I when no forwards are left. */
+/* Appends the warm-up forwards, then forwards and backwards in turn, then the remaining cells. A last round of fewer
+ * than p microbatches omits the cells of the missing microbatches. hold 0: whole backwards. Otherwise backwards are
+ * split: a W runs once `hold` forwards have no W yet, and after each I when no forwards are left. */
 static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
 {
     titan_assert(warmup >= 0 && hold >= 0);
@@ -62,10 +62,10 @@ static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
         put_nth(s, rank, CELL_W, w++);
 }
 
-/* Narayanan et al. 2021, figures 3 and 4. With one chunk every rank starts one forward earlier than the next rank. The
- * rank has as many microbatches in flight as ranks follow. In the looped form the last rank starts at the first forward
- * of its last chunk, and each earlier rank two forwards before: in lock-step, a microbatch reaches the neighbour after
- * one forward and one backward. */
+/* Narayanan et al. 2021, figures 3 and 4. With one chunk every rank starts one forward earlier than the next rank. Its
+ * warm-up has as many forwards as ranks follow. In the looped form the last rank starts at the first forward of its
+ * last chunk, and each earlier rank two forwards before: in lock-step, a microbatch reaches the neighbour after one
+ * forward and one backward. */
 void schedule_generate_1f1b(struct schedule *s)
 {
     int chunks = schedule_local(s);

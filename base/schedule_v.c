@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Schedules in V order: a rank's chunk 0 is on the way from the first rank to the last, its chunk 1 on the way back.
- * The first rank has the loss, and the last both stages in the middle. */
+ * The first rank has the loss, and the last rank has both stages in the middle. */
 #include <math.h>
 
 #include "base/cleanup.h"
@@ -34,7 +34,7 @@ void schedule_generate_zbv(struct schedule *s)
         const int behind = p - 1 - r, ahead = r;
         for (int i = 0; i < 2 * behind + 1; i++) /* until the first microbatch returns */
             put(&v, CELL_F, 0);
-        for (int i = 0; i < ahead; i++) { /* until its I arrives */
+        for (int i = 0; i < ahead; i++) { /* until the I of the first microbatch arrives */
             put(&v, CELL_F, 1);
             put(&v, CELL_F, 0);
         }
@@ -73,8 +73,8 @@ double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, dou
     return (s->ranks - 1) * fmax(t_i, 2 * (t_i - t_w));
 }
 
-/* DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, as DualPipeV: F of one chunk and B of the other chunk are adjacent.
- * Backwards are split where a rank would otherwise wait. */
+/* The schedule of DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, known as DualPipeV: F of one chunk and B of the
+ * other chunk are adjacent. Backwards are split where a rank would otherwise wait. */
 void schedule_generate_dualpipe_v(struct schedule *s)
 {
     const int p = s->ranks, microbatches = MAX(s->microbatches, 2 * p);

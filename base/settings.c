@@ -130,7 +130,7 @@ static const char *choices_of(const struct setting *s, char all[CHOICES_TEXT])
     return all;
 }
 
-/* Appends the choices of "a|b|c", each within `quote`, with `last_between` before the last choice */
+/* Appends the choices of "a|b|c", each within `quote`, with `last_between` before the last choice. */
 static void join_choices(const char *choices, const char *quote, const char *last_between, struct buf *out)
 {
     for (const char *p = choices; *p;) {
@@ -184,7 +184,7 @@ static titan_status check_range(const struct setting_place *at, const struct set
                         s->above_min ? "above" : "from", low, high, or);
 }
 
-/* Unused bytes become 0: equal structs are equal in memory. */
+/* Stores a text. Unused bytes become 0, so that equal structs are equal in memory. */
 static titan_status store_text(const struct setting_place *at, const struct setting *s, const char *text, char *field,
                                struct titan_error *err)
 {
@@ -199,7 +199,7 @@ static titan_status store_text(const struct setting_place *at, const struct sett
     return TITAN_OK;
 }
 
-/* A text, or one of the choices. */
+/* Stores a text, which must be one of the choices if there are any. */
 static titan_status set_text(const struct setting_place *at, const struct setting *s, const char *value, void *field,
                              struct titan_error *err)
 {

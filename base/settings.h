@@ -42,8 +42,9 @@ struct setting {
     const char *section, *name;
     enum key_type type;
     unsigned flags;
-    size_t offset, size;        /* offset and size of the field */
-    double min, max;            /* numbers, each of a list, and bytes; max 0: no upper bound. Texts: least length */
+    size_t offset, size; /* offset and size of the field */
+    /* limits of numbers (each of a list) and of bytes; max 0: no upper bound. Texts: min is the least length */
+    double min, max;
     double unit;                /* reals: stored as a whole number of 1 / unit; 0: stored as they are */
     bool above_min;             /* reals: min itself is not legal */
     bool minus_one;             /* -1 is also legal: "not set" */
@@ -58,10 +59,11 @@ struct setting {
     const char *later;   /* strings: legal in TorchTitan, refused by name; "*" = every value that is no choice */
     const char *lacks;   /* strings: "value=the missing feature|..." for values that are refused by name */
     bool several;        /* strings: a path; an array of paths is read as one pattern, "{a,b}" */
-    const char *yes_no;  /* strings: "a|b", for true and false in files of earlier versions */
+    const char *yes_no;  /* strings: "a|b", the values of true and false in files of earlier versions */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
     const char *nothing; /* booleans: words that request something without effect; they cause a warning */
-    const char *other;   /* booleans: another switch of the section that the list also sets, by its own words */
+    /* booleans: another switch of the section, which the same list sets by the words of that switch's row */
+    const char *other;
 };
 
 /* Position of a value, for messages. */
@@ -72,7 +74,7 @@ struct setting_place {
     bool daemon;      /* messages in the words of titand's settings */
 };
 
-/* "FILE:12: section.name", then the text; without a row "FILE:12: " and the text. */
+/* The message is "FILE:12: section.name" and the text. Without a row it is "FILE:12: " and the text. */
 titan_status setting_fail(const struct setting_place *at, const struct setting *s, struct titan_error *err,
                           titan_status status, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* setting_fail() for an existing error: prepends the place and the row to the error. */
@@ -80,7 +82,7 @@ titan_status setting_wrap(const struct setting_place *at, const struct setting *
 titan_status setting_wrong_type(const struct setting_place *at, const struct setting *s, const struct toml_value *v,
                                 struct titan_error *err);
 
-/* Has the value a type that the row accepts? */
+/* Does the value have a type that the row accepts? */
 titan_status setting_check_type(const struct setting_place *at, const struct setting *s, const struct toml_value *v,
                                 struct titan_error *err) TITAN_MUST_USE;
 /* Checks a value of an accepted type and stores it; *field is untouched on failure. Not for arrays of sources, lists

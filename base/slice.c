@@ -16,7 +16,7 @@ static bool read_attributes(struct sched_attr *ret)
 void slice_set(int64_t ns)
 {
     struct sched_attr attr;
-    /* For real-time and deadline threads the field has another meaning. */
+    /* For real-time and deadline threads sched_runtime has another meaning. */
     if (!read_attributes(&attr) || (attr.sched_policy != SCHED_NORMAL && attr.sched_policy != SCHED_BATCH))
         return;
     attr.sched_runtime = (uint64_t)ns;

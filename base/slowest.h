@@ -20,7 +20,7 @@ struct slowest {
     int64_t ns;
 };
 
-/* Charges the rest of the scope to the handler name, a static text. Once per scope. */
+/* Charges the rest of the scope to the handler called `name`, a static text. Use it once per scope. */
 #define HANDLER(name) _cleanup_(slowest_end) struct slowest_handler handler_ = slowest_begin(name)
 
 struct slowest_handler slowest_begin(const char *name);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step_split.h - where a step's time went, over all ranks.
  *
- * A step's time runs from the previous agreement to the last rank's arrival at its own. A rank is busy while it does
- * not wait for others; the slowest rank was busy longest. Communication is the time that the slowest rank waited; the
- * other ranks' additional waiting is for the slowest. */
+ * A step's time runs from the previous step's agreement to the last rank's arrival at this step's agreement. A rank is
+ * busy while it does not wait for others; the slowest rank was busy longest. Communication is the time that the slowest
+ * rank waited; the other ranks' additional waiting is for the slowest. */
 #ifndef TITAN_BASE_STEP_SPLIT_H
 #define TITAN_BASE_STEP_SPLIT_H
 
 #include "base/json.h"
 
-/* Milliseconds. Unmeasured: NaN, and rank -1. */
+/* Times in milliseconds. If they were not measured, they are NaN, and the rank is -1. */
 struct step_split {
     double data, compute, communication, checkpoint, stragglers; /* means over ranks; the five add up to the step */
     double slowest_busy;

@@ -35,7 +35,7 @@ struct node {
     int members;
     enum origin origin;
     bool tables;            /* array made by [[headers]] */
-    struct node *header_of; /* ORIGIN_DOTTED: the table of the section that defined it */
+    struct node *header_of; /* ORIGIN_DOTTED: the table of the section that defined this table */
 };
 
 struct parser {
@@ -737,7 +737,7 @@ titan_status toml_parse_value(const char *text, const char *path, struct toml_va
     return TITAN_OK;
 }
 
-/* The parser bounds the depth: 32 levels of values below 32 parts of a header, and 32 of a key at each level. */
+/* The parser bounds the depth: 32 levels of values below 32 parts of a header, and 32 parts of a key at each level. */
 void toml_free(struct toml_value *root)
 {
     while (root) {

@@ -16,7 +16,7 @@ enum toml_type { TOML_TABLE, TOML_ARRAY, TOML_STRING, TOML_INT, TOML_FLOAT, TOML
 struct toml_value {
     enum toml_type type;
     int line, column;
-    char *key;               /* inside a table: its key; owned by the tree */
+    char *key;               /* the member's key inside a table; owned by the tree */
     struct toml_value *next; /* sibling in a table or array, in file order */
     union {
         struct toml_value *first; /* table, array */
@@ -34,7 +34,7 @@ titan_status toml_parse(const char *text, size_t len, const char *path, struct t
 titan_status toml_parse_value(const char *text, const char *path, struct toml_value **ret,
                               struct titan_error *err) TITAN_MUST_USE;
 void toml_free(struct toml_value *root);
-/* Member of a table by key; NULL when missing or not a table. */
+/* Member of a table by key; NULL: the member is missing, or `table` is no table. */
 const struct toml_value *toml_get(const struct toml_value *table, const char *key);
 /* "string", "integer", ... */
 const char *toml_type_name(enum toml_type type);

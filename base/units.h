@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* units.h - numbers for people. Each writes into text[32] and returns it. */
+/* units.h - numbers for people. Each function writes into text[32] and returns it. */
 #ifndef TITAN_BASE_UNITS_H
 #define TITAN_BASE_UNITS_H
 

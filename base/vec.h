@@ -2,9 +2,10 @@
 /* vec.h - growing arrays. The caller keeps a pointer, a count and a capacity, of integer types of its choice:
  *   struct token *tokens; size_t n_tokens, cap_tokens;
  *   if (!VEC_PUSH(l->tokens, l->n_tokens, l->cap_tokens, token)) return titan_fail(err, TITAN_ENOMEM, "out of memory");
- * All zero is an empty array; free() releases one. Growth doubles the capacity, so pushes take constant time on
- * average; new entries are not zeroed. False means out of memory, or more entries than the capacity's type counts: the
- * array is as it was. The macros evaluate array, count and capacity more than once, an entry once. */
+ * If all three are zero, the array is empty; free() releases it. Growth doubles the capacity, so pushes take constant
+ * time on average; new entries are not zeroed. False means out of memory, or more entries than the capacity's type
+ * counts; the array then stays as it was. The macros evaluate array, count and capacity more than once, an entry
+ * once. */
 #ifndef TITAN_BASE_VEC_H
 #define TITAN_BASE_VEC_H
 

@@ -70,7 +70,7 @@ static bool each_chunk(const ProtobufCMessage *message, void *data)
     return true;
 }
 
-/* Receives a whole backup, which has to match the server's signature. Servers of older Titans send none. */
+/* Receives a whole backup, which has to match the server's signature. Servers of older versions send no signature. */
 static titan_status receive(struct ctl *ctl, struct receiving *r, struct signature *ret, struct titan_error *err)
 {
     titan_assert(r->fd >= 0 && r->bytes == 0);
@@ -197,14 +197,14 @@ static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct
     return TITAN_OK;
 }
 
-/* Is it a backup's name, as "titan-20261123T021500Z.db"? The order of such names is the order of their times. */
+/* Does the entry have a backup's name, as "titan-20261123T021500Z.db"? Sorted by name, backups are sorted by time. */
 static int is_backup(const struct dirent *e)
 {
     size_t len = strlen(e->d_name);
     return !strncmp(e->d_name, "titan-", 6) && len > 9 && !strcmp(e->d_name + len - 3, ".db");
 }
 
-/* keep: 0 = path is the file, else the folder. */
+/* keep: 0 = path is the backup's file. Otherwise path is a folder that keeps so many backups. */
 static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep, struct titan_error *err)
 {
     char file[PATH_MAX], stamp[32], beside[NAME_MAX + sizeof(SIGNED_SUFFIX)];
@@ -219,7 +219,7 @@ static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep,
     if (!keep)
         return run_backup(ctl, at, path, err);
 
-    /* Adds a backup to the folder, named by the time; then deletes the oldest beyond keep. */
+    /* Adds a backup to the folder, named after the time; then deletes the oldest backups until `keep` are left. */
     time_t now = (time_t)(clock_wall_ms() / 1000);
     (void)strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
     if (snprintf(file, sizeof(file), "%s/titan-%s.db", path, stamp) >= (int)sizeof(file))
@@ -241,8 +241,8 @@ static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep,
 
 /* --- folders ------------------------------------------------------------------------------------------------------ */
 
-/* Creates a missing folder if its parent exists; an existing one stays as it is. Another user's parent may meanwhile
- * lead elsewhere: only the new folder changes its owner. */
+/* Creates a missing folder if its parent exists; an existing one stays as it is. The parent's owner may meanwhile put
+ * another folder in the new folder's place, so only a folder just made changes its owner. */
 static titan_status make_folder(const char *path, mode_t mode, struct titan_error *err)
 {
     struct passwd *user = getpwnam("titan");
@@ -270,7 +270,7 @@ static titan_status make_folder(const char *path, mode_t mode, struct titan_erro
 
 /* --- verify, restore ---------------------------------------------------------------------------------------------- */
 
-/* A state directory stands for its store; a file is a backup and has a signature. */
+/* If `given` is a state directory, its store is verified. A file is a backup, whose signature is checked, too. */
 static titan_status run_verify(struct ctl *ctl, const struct args *args, const char *given, struct titan_error *err)
 {
     char path[PATH_MAX];
@@ -368,14 +368,14 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
     (void)umask(077);
     if (fstat(at, &st) != 0)
         return titan_fail_errno(err, "'%s'", dir);
-    /* Drops root's rights permanently: the directory's owner may put links into the directory at any time. */
+    /* Drops root's rights permanently, because the directory's owner may put links into the directory at any time. */
     if (geteuid() == 0 && st.st_uid != 0 &&
         (setgroups(0, NULL) != 0 || setresgid(st.st_gid, st.st_gid, st.st_gid) != 0 ||
          setresuid(st.st_uid, st.st_uid, st.st_uid) != 0))
         return titan_fail_errno(err, "cannot become the owner of '%s'", dir);
 
-    /* Verifies and restores copied bytes, whatever happens to the backup's name meanwhile. The backup may be readable
-     * for root alone, or in a folder that others write to. */
+    /* Verifies and restores a copy of the backup: the backup may be readable for root alone, and others may write to
+     * its folder and exchange it meanwhile. */
     char copy[PATH_MAX] = "", path[PATH_MAX];
     struct signature s;
     _cleanup_fd_ int copied = -1, lock = -1;
@@ -416,7 +416,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
 
 /* --- check -------------------------------------------------------------------------------------------------------- */
 
-/* A fault gives exit code 7: a place is unusable, as for a job. */
+/* A fault gives exit code 7, as for a job that finds no usable place. */
 static titan_status run_check(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     Titan__V1__CheckNodesRequest request = TITAN__V1__CHECK_NODES_REQUEST__INIT;
@@ -456,7 +456,7 @@ static const struct toml_value *key_of(const struct toml_value *root, const char
     return table && table->type == TOML_TABLE ? toml_get(table, key) : NULL;
 }
 
-/* Gives the unit write access to the configured folders, which it has once they are mounted. */
+/* Gives the unit write access to the configured folders, and lets it start only after they are mounted. */
 static titan_status fix_unit(const char *unit, const char *config, bool *ret_changed, struct titan_error *err)
 {
     char dir[128], path[160];
@@ -473,7 +473,7 @@ static titan_status fix_unit(const char *unit, const char *config, bool *ret_cha
     const struct toml_value *storage = status == TITAN_OK ? toml_get(root, "storage") : NULL;
     const struct toml_value *spawnd = status == TITAN_OK ? key_of(root, "agent", "spawnd") : NULL;
     const struct toml_value *as_users = status == TITAN_OK ? key_of(root, "coordinator", "jobs_as_users") : NULL;
-    /* Users reach the folders of jobs; with titan-spawnd they also create checkpoint folders. */
+    /* Do jobs run as their users? Then users must reach the folders of jobs and create checkpoint folders. */
     const bool users = (spawnd && spawnd->type == TOML_STRING && spawnd->string[0]) ||
                        (as_users && as_users->type == TOML_BOOL && as_users->boolean);
     const struct {

@@ -64,7 +64,7 @@ static titan_status await_end(void *data, size_t i, struct titan_error *err)
     return follow_outcome(end->job, err);
 }
 
-/* Searched jobs that have ended meanwhile, or belong to another user, are skipped. */
+/* Cancels a job. Skips a job that was found by a search and has ended meanwhile or belongs to another user. */
 static titan_status cancel_one(void *data, size_t i, struct titan_error *err)
 {
     struct cancelling *c = data;

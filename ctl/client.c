@@ -85,7 +85,7 @@ titan_status ctl_load_token(const char *file, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Does a process accept connections there, answering or not? If not, errno has the reason. */
+/* Does a process listen on this socket, even if it does not answer? If none does, errno has the reason. */
 static bool listens(const char *path)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -105,7 +105,7 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
     char owner[64];
     const bool local = strncmp(server, "unix:", 5) == 0;
     if (local && access(server + 5, W_OK) != 0 && errno == EACCES) {
-        /* Names the owner of the socket, or of its innermost visible folder. */
+        /* Names the owner of the socket, or of the innermost visible folder above the socket. */
         char at[512], *slash = NULL;
         struct stat st;
         (void)snprintf(at, sizeof(at), "%s", server + 5);
@@ -122,7 +122,7 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
         titan_fail(err, TITAN_EPERM, "not permitted to use the daemon of %s at %s", owner, server);
     } else if (local && listens(server + 5)) {
         titan_error_hint(err, "a process listens there: it is stopped, or has no time");
-    } else if (local) { /* without options titand dev and titanctl use the same socket */
+    } else if (local) { /* without options, titand dev and titanctl use the same socket */
         titan_error_hint(err, "start one with: titand dev; one with --state-dir DIR is at unix:DIR/titan.sock: name it "
                               "with --server or TITAN_SERVER");
     } else {

@@ -23,7 +23,7 @@ struct ctl {
     bool online;                 /* stdout is a terminal */
     struct rpc_channel *channel; /* opened by the first call */
     bool waited;                 /* the command has waited for a missing daemon */
-    bool passed_reported;        /* unanswering addresses of the list were reported */
+    bool passed_reported;        /* the list's addresses that do not answer were reported */
 };
 
 struct args; /* base/options.h */
@@ -34,17 +34,18 @@ titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_e
 enum {
     CALL_MS = 30000,
     START_MS = 2000, /* wait for a starting daemon: nothing listens on its socket yet */
-    GONE_MS = 30000, /* a waiting command's patience with a missing server */
+    GONE_MS = 30000, /* how long a waiting command tolerates a missing server */
 };
 
-/* One address or a list: `given`, else $TITAN_SERVER, else the first existing socket: of this user's titand, of the
- * system's (/run/titan/titan.sock), of a titand that root started by hand. */
+/* Writes one address or a list: `given`, else $TITAN_SERVER, else the first socket that exists. The sockets are tried
+ * in this order: of this user's titand, of the system's (/run/titan/titan.sock), of a titand that root started by
+ * hand. */
 titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
 
 /* The bearer token for every call; "" = none. */
 extern char ctl_token[];
-/* Reads the token from this file, else from $TITAN_TOKEN, else there is none. TITAN_EPERM when others can read the
- * file. */
+/* Reads the token from `file`, or from $TITAN_TOKEN if no file is given. Without either, the token stays "".
+ * TITAN_EPERM when others can read the file. */
 titan_status ctl_load_token(const char *file, struct titan_error *err) TITAN_MUST_USE;
 
 titan_status ctl_channel(struct ctl *ctl, struct titan_error *err) TITAN_MUST_USE;
@@ -61,8 +62,8 @@ struct stream_call {
     void *data;
 };
 titan_status ctl_stream(struct ctl *ctl, const struct stream_call *call, struct titan_error *err) TITAN_MUST_USE;
-/* Adds a hint to TITAN_EUNREACHABLE; other statuses stay unchanged, and so does an answer of a server that stops or is
- * fenced. A socket that this user may not open becomes TITAN_EPERM. */
+/* Adds a hint to TITAN_EUNREACHABLE if no server answered. Other errors stay unchanged, also the answer of a server
+ * that stops or is fenced. If this user may not open the socket, the status becomes TITAN_EPERM. */
 void ctl_unreachable_hint(const char *server, struct titan_error *err);
 
 titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret,
@@ -78,7 +79,7 @@ void ctl_catch_interrupt(void);
 /* titanctl node revoke, pki revoke: kind is "node/" or "", the prefix of the name. */
 titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, const char *reason,
                         struct titan_error *err) TITAN_MUST_USE;
-/* Prints a node of a reply as a line or as JSON; nothing for NULL. */
+/* Prints a node of a reply as a line or as JSON; prints nothing for NULL. */
 void output_node(const struct ctl *ctl, const Titan__V1__Node *node);
 
 bool ctl_state_final(Titan__V1__JobState state);

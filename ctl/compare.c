@@ -46,7 +46,7 @@ struct comparison {
     size_t not_finite; /* index of the first non-finite loss */
 };
 
-/* Keeps the last training of a repeated step. */
+/* Adds a point. If a step was trained again, its newer point replaces the older. */
 static bool add_point(const ProtobufCMessage *message, void *data)
 {
     const Titan__V1__MetricPoint *p = (const Titan__V1__MetricPoint *)message;
@@ -100,7 +100,7 @@ static titan_status match(struct comparison *c, struct titan_error *err)
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-/* Tokens per time over its last steps, without a slow start. */
+/* Tokens per time over the second half of the steps, which leaves out a slow start. */
 static double usual_rate(const struct side *s)
 {
     double tokens = 0, ms = 0;

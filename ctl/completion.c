@@ -15,7 +15,7 @@ static const char *const shells[] = {"bash", "zsh", "fish", NULL};
 /* --- candidates --------------------------------------------------------------------------------------------------- */
 
 struct completion {
-    struct args args; /* parsed from the words before: the command, options with their values */
+    struct args args; /* parsed from the words before `word`: the command, options with their values */
     const char *word; /* the part typed so far */
 };
 
@@ -118,7 +118,8 @@ static const struct option_spec *find_in(const struct option_spec *options, cons
     return NULL;
 }
 
-/* A value split by bash at '=' and ':': "--state" "=" "RUN", "unix" ":" "/run/x". */
+/* Is the word a mark at which bash has split a value, '=' or ':'? Bash passes "--state" "=" "RUN" and "unix" ":"
+ * "/run/x". */
 static bool is_break(const char *word)
 {
     return strcmp(word, "=") == 0 || strcmp(word, ":") == 0;
@@ -128,7 +129,7 @@ void completion_print(int n, char **words)
 {
     titan_assert(n >= 0);
     struct completion c = {.word = n > 0 ? words[n - 1] : ""};
-    const struct option_spec *open = NULL; /* option without its value yet */
+    const struct option_spec *open = NULL; /* an option whose value comes next */
     bool literal = false;                  /* after "--" */
     for (int i = 0; i < n - 1; i++) {
         char *word = words[i];

@@ -6,7 +6,7 @@
 #include "ctl/command.h"
 
 /* `titanctl __complete WORD...`: prints candidates for the last word, one per line; ":files" alone leaves completion to
- * the shell. The earlier words are those of the line, without the program's name. */
+ * the shell. The words before it are the line's earlier words, without the program's name. */
 void completion_print(int n, char **words);
 /* Appends the completion script of the shell. */
 void completion_bash(struct buf *out);

@@ -66,16 +66,16 @@ int ctl_main(int argc, char **argv)
 {
     struct titan_error err = {.status = TITAN_OK};
     log_set_level(LOG_LEVEL_ERROR);
-    if (argc > 1 && strcmp(argv[1], "__complete") == 0) { /* for the shell; in neither help nor manual */
+    if (argc > 1 && strcmp(argv[1], "__complete") == 0) { /* the shell calls this; help and manual do not list it */
         completion_print(argc - 2, argv + 2);
         return 0;
     }
     titan_status status = dispatch(argc, argv, &err);
-    /* Ctrl-C is no news to the person who pressed it. */
+    /* A person who pressed Ctrl-C needs no message about it. */
     if (status != TITAN_OK && !(status == TITAN_ECANCELLED && ctl_interrupted))
         outcome_print(&err);
     if (status == TITAN_OK && !standard_streams_flush("titanctl"))
         return 1; /* part of the output was not written */
-    /* A missing file is bad input; "not found" is for jobs, nodes and checkpoints. */
+    /* A missing file gets the exit code of bad input; "not found" is only for jobs, nodes and checkpoints. */
     return titan_status_exit(status == TITAN_ENOTFOUND && err.sys_errno ? TITAN_EINVAL : status);
 }

@@ -75,10 +75,11 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
     titan_assert(c->ranges && c->n <= CURVES_RANGES);
     if (c->n && p->step <= c->ranges[c->n - 1].last_step && p->epoch <= c->epoch)
         return;
-    while (c->n && c->ranges[c->n - 1].step >= p->step) /* trained again: later ranges were lost with their epoch */
+    /* steps are trained again: later ranges were lost with their epoch */
+    while (c->n && c->ranges[c->n - 1].step >= p->step)
         c->n--;
     struct curves_range *last = c->n ? &c->ranges[c->n - 1] : NULL;
-    if (last) /* the range's values keep the lost steps */
+    if (last) /* the range's values still include the lost steps */
         last->last_step = MIN(last->last_step, p->step - 1);
     c->epoch = p->epoch;
     if (!last || last->step / c->stride != p->step / c->stride) {
@@ -165,7 +166,7 @@ size_t curves_slowest(const struct curves *c, size_t most, uint32_t *ret)
     return n;
 }
 
-/* Six digits: more than a chart shows, and a third of a full double. */
+/* Writes six digits: more than a chart shows, and a third of the digits of a full double. */
 static void put_number(struct json_writer *w, bool there, double value)
 {
     char text[32];

@@ -55,7 +55,7 @@ struct curves_range {
     struct curves_values values[CURVES_N];
     double tokens, seconds; /* sums over the range's steps */
     double waited;          /* longest wait for the slowest rank in a step of the range; -1: unknown */
-    uint32_t slowest;       /* the rank of that wait */
+    uint32_t slowest;       /* the slowest rank in that step */
 };
 
 /* Steps in which a rank was the slowest, and their times. */
@@ -69,7 +69,7 @@ struct curves {
     size_t n;
     uint64_t stride;              /* steps per range */
     uint64_t epoch;               /* epoch of the newest step */
-    uint64_t points, splits;      /* steps; steps of several ranks with a known slowest rank */
+    uint64_t points, splits;      /* points: steps; splits: steps of several ranks with a known slowest rank */
     struct curves_rank *ranks;    /* CURVES_RANKS */
     double first_loss, last_loss; /* NaN before the first step */
     uint64_t tokens;              /* training tokens */
@@ -90,8 +90,8 @@ double curves_mean_of_all(const struct curves *c, int curve);
 size_t curves_slowest(const struct curves *c, size_t most, uint32_t *ret);
 /* Writes an object: "step", "last_step", "at_ms" (since begin_ms), "slowest" (the rank with the longest wait of the
  * others in one step of the range), and each curve. A curve is an array per range of "min", "max", "mean" and "bad"
- * (number of non-finite values); null is a range without values. A curve without any value is left out. With one step
- * per range there is "mean" alone. */
+ * (number of non-finite values); null stands for a range without values. A curve without any value is left out. If each
+ * range is one step, a curve has only "mean". */
 void curves_put(const struct curves *c, const char *key, int64_t begin_ms, struct json_writer *w);
 
 #endif

@@ -32,7 +32,7 @@ void dev_daemon_folders(char *out, size_t cap)
 
 /* --- process ------------------------------------------------------------------------------------------------------ */
 
-/* The child needs these to become titand. */
+/* The data that the child needs to become titand. */
 struct titand_start {
     char titand[PATH_MAX + 16], notify[PATH_MAX]; /* the program; the socket it reports to */
     const char *device;
@@ -45,7 +45,7 @@ struct titand_start {
 static void become_titand(const struct dev_daemon *d, const struct titand_start *s)
 {
     char number[32];
-    (void)setpgid(0, 0); /* titanctl handles Ctrl-C */
+    (void)setpgid(0, 0); /* a group of its own: only titanctl gets Ctrl-C */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != s->parent)
         _exit(1);
@@ -95,7 +95,7 @@ static titan_status await_ready(struct dev_daemon *d, int notify, const char *lo
             int wait_status = 0;
             (void)waitpid(d->pid, &wait_status, 0);
 
-            /* The last line of its log is the reason. */
+            /* titand has ended. The last line of its log is the reason. */
             _cleanup_(buf_free) struct buf log = BUF_INIT;
             int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -1;
             titan_status status = code == 2   ? TITAN_EINVAL
@@ -173,7 +173,7 @@ titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const
     return status;
 }
 
-/* Has one of the jobs more in its folder than its log, its metrics and its run file? */
+/* Does a job's folder have more than logs, metrics and the run file? *ret_any: there are folders of jobs. */
 static bool has_products(const char *jobs, bool *ret_any)
 {
     static const char *const plain[] = {".", "..", "flight", "logs", "metrics.jsonl", "recipe.toml"};
@@ -217,7 +217,7 @@ bool dev_daemon_stop(struct dev_daemon *d, bool keep_jobs)
     if (!d->own_dir)
         return true;
 
-    /* A killed titand leaves its workers' pages in memory. */
+    /* Removes the workers' pages, which a killed titand leaves in memory. */
     char pages[PATH_MAX], link[PATH_MAX + 16];
     (void)snprintf(link, sizeof(link), "%s/run/pages", d->state_dir);
     ssize_t n = readlink(link, pages, sizeof(pages) - 1);

@@ -13,7 +13,7 @@
 
 struct dev_daemon {
     char state_dir[PATH_MAX]; /* absolute */
-    bool own_dir;             /* created by this process: at most the jobs' folders stay in it afterwards */
+    bool own_dir;             /* this process created the folder: at most the jobs' folders stay in it afterwards */
     char server[PATH_MAX + 32];
     pid_t pid; /* 0: not running */
     int pidfd;
@@ -27,9 +27,9 @@ void dev_daemon_folders(char *out, size_t cap);
  * The call forks, so it must precede the first gRPC call. The log is titand.log in the state directory. */
 titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const char *device, int64_t slots,
                               struct titan_error *err) TITAN_MUST_USE;
-/* SIGTERM, wait (at most 30 s, then SIGKILL), tidy up. Also cleans up after a failed start. A folder of its own is
- * removed, except for the folders of jobs with more than logs and metrics in them; keep_jobs: for the folders of all
- * jobs. Returns whether folders of jobs are left. */
+/* Ends titand with SIGTERM, or with SIGKILL after 30 s, and cleans up. Also cleans up after a failed start. A folder
+ * that dev_daemon_start() made is removed, except for folders of jobs that have more than logs and metrics. keep_jobs:
+ * the folders of all jobs stay. Returns whether folders of jobs are left. */
 bool dev_daemon_stop(struct dev_daemon *d, bool keep_jobs);
 
 #endif

@@ -35,7 +35,7 @@ struct nodes_named {
     struct ctl *ctl;
     const struct args *args;
     Titan__V1__DrainNodeRequest drain;
-    bool *drains; /* by index: the request was accepted; NULL: do not wait */
+    bool *drains; /* per name: the request was accepted; NULL: do not wait */
     int64_t begin_ms, until_ms, patience_ms;
 };
 
@@ -55,7 +55,8 @@ static titan_status drain_one(void *data, size_t i, struct titan_error *err)
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
-/* An unreachable node may still have workers. A lost node without workers was lost before it was empty. */
+/* Waits until a node is drained. A lost node that still has workers is waited for. A lost node without workers fails
+ * after GONE_FOR_MS, because it was lost before it was drained. */
 static titan_status await_drained(void *data, size_t i, struct titan_error *err)
 {
     const struct nodes_named *of = data;

@@ -103,7 +103,7 @@ static titan_status print(struct ctl *ctl, uint64_t job, const struct gathered *
                 stall_print_slowest(&slowest, &text);
             for (int k = 0; k < report.n; k++) {
                 const bool below = report.circle || (k > 0 && !report.stalls[k].root);
-                /* If the first wait is the cause, the waits that it causes add little. */
+                /* If the first wait causes the others, it is enough to print the first. */
                 if (below && !report.circle && report.stalls[0].root)
                     break;
                 buf_puts(&text, k == 0 ? report.circle ? "  " : "" : "\n  ");
@@ -146,7 +146,7 @@ static void gathered_free(struct gathered *g)
     free(g->dumps);
 }
 
-/* Repeats an incomplete reply. An empty reply counts as incomplete if an earlier one was incomplete. */
+/* Asks again after an incomplete reply. An empty reply counts as incomplete if an earlier reply was incomplete. */
 static titan_status ask(struct ctl *ctl, const Titan__V1__LogsRequest *request, struct gathered *g,
                         struct titan_error *err)
 {
@@ -186,7 +186,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return titan_fail(err, TITAN_ELIMIT, "the dumps of job %llu have more than %zu MiB", (unsigned long long)job,
                           TEXT_MAX >> 20);
 
-    /* Lines before a worker's first dump come from a node of an older version: its logs. */
+    /* Skips lines before a worker's first dump: a node of an older version sends logs. */
     for (size_t i = 0; i < g.n_workers; i++) {
         const char *line = g.workers[i].text.data, *dump = NULL;
         const char *const end = line + g.workers[i].text.len;

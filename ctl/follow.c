@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* follow.c - see follow.h.
  *
- * Two streams supply it: events, until the end of the job, and metrics from its present step on. After an absence of
- * the server both reopen after the last received item, so a restart of titand appears as a pause. */
+ * The data comes from two streams: the events until the job's end, and the metrics from the job's present step on.
+ * After an absence of the server, both streams continue behind the last received item, so a restart of titand appears
+ * as a pause. */
 #include "ctl/follow.h"
 
 #include <signal.h>
@@ -33,14 +34,14 @@ struct follow {
     uint64_t last_event, last_step;
     int64_t checkpoint_ms; /* time of the last printed checkpoint */
     int64_t gone_ms;       /* begin of the server's absence; 0 = present */
-    bool answered;         /* ... and has answered once */
+    bool answered;         /* the server has answered at least once */
     int64_t lacks_ms;      /* begin of the lack of nodes; 0 = none */
     bool polling, asking_end, over, client_down, giving_up;
     bool known;   /* the job's status has arrived: metrics are requested from its step on */
     bool passing; /* skipping existing events */
     int interrupts;
     struct {
-        char seen[256], reported[256]; /* the present reason; the last printed one, by itself or in an event */
+        char seen[256], reported[256]; /* the present reason; the last reason printed, alone or with an event */
     } reason;
     Titan__V1__GetJobResponse *final;
     titan_status status;
@@ -82,7 +83,7 @@ static void fail(struct follow *f, const struct titan_error *err)
     finish(f, f->err ? f->err->status : err->status);
 }
 
-/* Ends once the job is known to have ended; waits for remaining metrics. */
+/* Ends if the job has ended and all metrics have come. */
 static void maybe_done(struct follow *f)
 {
     if (f->final && !f->metrics)
@@ -152,7 +153,7 @@ static bool event_of_note(const Titan__V1__Event *event, const struct json *deta
     if (strcmp(event->type, "worker.exited") == 0)
         return !json_get(detail, "asked") &&
                (json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0);
-    if (strcmp(event->type, "state.ready") == 0) /* the step from which steps are trained again */
+    if (strcmp(event->type, "state.ready") == 0) /* worth showing only if steps are trained again */
         return strcmp(json_string(detail, "rung", ""), "checkpoint") == 0;
     return strcmp(event->type, "job.state") == 0 && json_string(detail, "reason", NULL) &&
            !ctl_state_final((Titan__V1__JobState)ctl_state_parse(json_string(detail, "to", "")));
@@ -172,7 +173,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
     int to = strcmp(event->type, "job.state") == 0 ? ctl_state_parse(json_string(detail, "to", "")) : -1;
     if (to >= 0)
         f->progress.state = (Titan__V1__JobState)to;
-    /* A small model may write checkpoints many times a second. */
+    /* Shows few checkpoints of a small model, which may write many a second. */
     bool crowd =
         strcmp(event->type, "checkpoint.committed") == 0 && event->at_ms - f->checkpoint_ms < CHECKPOINT_EVERY_MS;
     if (event_of_note(event, detail) && !crowd) {
@@ -223,7 +224,7 @@ static void on_point(struct rpc_stream *stream, const ProtobufCMessage *message,
 static void on_metrics_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
 {
     (void)stream;
-    (void)err; /* the events' stream decides */
+    (void)err; /* the stream of events handles errors */
     struct follow *f = data;
     titan_assert(f->metrics == stream);
     f->metrics = NULL;
@@ -256,8 +257,8 @@ static void on_given_up(const ProtobufCMessage *reply, const struct titan_error 
 /* Tells why the job does not train, and gives up a job that has waited for nodes too long. */
 static void job_waits(struct follow *f, const Titan__V1__Job *job)
 {
-    /* Prints why the job does not train, if no event has the reason. A store that refuses writes sends its events
-     * later, and the reason for queueing is no event. Reasons gone by the next look are skipped. */
+    /* Prints why the job does not train, if no event has the reason: events come late while the store refuses writes,
+     * and no event has the reason for queueing. A reason that is gone by the next look is skipped. */
     char reason[sizeof(f->reason.seen)], line[sizeof(reason) + 24], at[16];
     (void)snprintf(reason, sizeof(reason), "%s", job->reason);
     const bool stays = *reason && strcmp(reason, f->reason.seen) == 0;
@@ -300,7 +301,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     if (err->status != TITAN_OK) {
         if (f->asking_end && !wait_for_server(f, err))
             fail(f, err);
-        return; /* otherwise the events' stream reports it */
+        return; /* otherwise the stream of events reports the error */
     }
     const Titan__V1__Job *job = ((const Titan__V1__GetJobResponse *)reply)->job;
     server_answers(f);
@@ -316,7 +317,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
         if (f->over)
             return;
     }
-    if (f->options->progress && !f->progress.live) /* repeated steps send no points */
+    if (f->options->progress && !f->progress.live) /* repeated steps send no points, so the status shows them */
         progress_show(&f->progress, clock_wall_ms(), false);
     if (!ctl_state_final(job->state)) {
         output_fit(reply);
@@ -326,7 +327,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
         return;
     f->asking_end = false;
     if (!ctl_state_final(job->state)) {
-        /* The stream ended before the job: the server is about to stop. Look again. */
+        /* The stream ended before the job did: the server is about to stop. Asks again later. */
         (void)uv_timer_start(&f->retry, on_retry, RETRY_MS, 0);
         return;
     }
@@ -456,7 +457,7 @@ static void on_saves(const ProtobufCMessage *reply, const struct titan_error *er
         progress_print(&f->progress, err->msg);
 }
 
-/* Handles a batch system's signal before its time limit. */
+/* Handles the signal that a batch system sends before its time limit. */
 static void on_save(uv_signal_t *handle, int number)
 {
     (void)number;

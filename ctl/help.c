@@ -64,7 +64,7 @@ void help_overview(struct buf *out)
 
 /* --- man page ----------------------------------------------------------------------------------------------------- */
 
-/* Escapes text for roff: literal hyphens, backslashes, no accidental control lines. */
+/* Escapes text for roff, so that hyphens and backslashes are literal and no line becomes a control line. */
 static void roff(struct buf *out, const char *text)
 {
     for (const char *c = text; *c; c++) {

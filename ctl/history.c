@@ -12,7 +12,7 @@
 #include "base/utf8.h"
 #include "base/vec.h"
 
-/* Drops the oldest half of the kept entries at a time, so that each entry moves once. */
+/* Keeps the newest `most` entries. A list grows to twice as many before it is cut, so that each entry moves once. */
 static void drop_oldest(void *entries, size_t *n, size_t size, size_t most)
 {
     titan_assert(most > 0 && size > 0);
@@ -83,7 +83,7 @@ static bool add_change(struct history *t, const Titan__V1__Event *event, const s
     return VEC_PUSH(t->changes, t->n_changes, t->cap_changes, c);
 }
 
-/* Nodes beyond the most, and workers beyond the most ranks, are left out. */
+/* Leaves out nodes beyond HISTORY_MOST and workers beyond HISTORY_RANKS. */
 static bool add_worker(struct history *t, const char *name, uint64_t id)
 {
     size_t i = 0;
@@ -156,7 +156,7 @@ bool history_add(struct history *t, const Titan__V1__Event *event)
         struct history_event e = {MAX(event->at_ms, 0), event->epoch, event->step, event->rank, kind, "", ""};
         (void)snprintf(e.type, sizeof(e.type), "%s", event->type);
         (void)snprintf(e.message, sizeof(e.message), "%s", event->message);
-        e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* a character was cut */
+        e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* drops a character that was cut */
         titan_assert(t->n_events <= (size_t)2 * HISTORY_MOST);
         t->all_events++;
         if (t->n_events == 2 * HISTORY_MOST)

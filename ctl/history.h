@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* history.h - the parts of a job's event log that charts show: notable events, checkpoints, world sizes, and durations
- * of losses and resizes. Bounded: the newest entries are kept; of checkpoints every second, fourth, ... */
+ * of losses and resizes. The lists are bounded: they keep the newest entries, but of the checkpoints every second,
+ * every fourth, and so on. */
 #ifndef TITAN_CTL_HISTORY_H
 #define TITAN_CTL_HISTORY_H
 
@@ -68,7 +69,7 @@ struct history {
 bool history_add(struct history *t, const Titan__V1__Event *event);
 /* Call after the last event: cuts each list to HISTORY_MOST entries. */
 void history_end(struct history *t);
-/* The last node of a rank; "" unknown. */
+/* The last node of a rank; "": unknown. */
 const char *history_node_of(const struct history *t, uint32_t rank);
 void history_free(struct history *t);
 

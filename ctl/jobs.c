@@ -62,7 +62,8 @@ titan_status jobs_each(struct ctl *ctl, struct jobs_search *search, bool (*each)
     request.user = (char *)(uintptr_t)args_text(args, "user", "");
 
     _cleanup_free_ char *token = NULL;
-    int64_t left = (search->limit ? search->limit : INT32_MAX) + 1; /* one more than shown tells that more exist */
+    /* asks for one job more, to learn whether more exist */
+    int64_t left = (search->limit ? search->limit : INT32_MAX) + 1;
     search->more = false;
     if (none_matches)
         return TITAN_OK;

@@ -26,7 +26,7 @@
 bool jobs_filtered(const struct args *args);
 struct jobs_search {
     const struct args *args; /* arguments with the filters */
-    uint32_t among;          /* a bit set of states; 0: all states */
+    uint32_t among;          /* states of the jobs, a bit set; 0: all states */
     int64_t limit;           /* at most so many jobs; 0: all */
     bool more;               /* result: more jobs match */
 };
@@ -38,8 +38,8 @@ struct jobs {
     uint64_t *ids;
     size_t n, cap;
 };
-/* The jobs in the command's words, in order and without repetition; with filters or `all`, the result of jobs_each(),
- * oldest first. TITAN_EINVAL: both are given, or neither. */
+/* Gives the jobs that the command's words name, in their order, each job once. With filters or `all`, it gives the
+ * result of jobs_each(), oldest first. TITAN_EINVAL: there are both words and a search, or neither. */
 titan_status jobs_chosen(struct ctl *ctl, const struct args *args, bool all, uint32_t among, struct jobs *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 void jobs_free(struct jobs *jobs);

@@ -56,7 +56,7 @@ static titan_status probe(struct ctl *ctl, struct titan_error *err)
                             &reply, err);
 }
 
-/* why: the end of the stream; becomes the error when patience ends. */
+/* why: how the stream ended; becomes the error when patience ends. */
 static titan_status await_server(const struct live_stream *s, struct titan_error *why)
 {
     const int64_t begin_ms = clock_mono_ms();
@@ -84,7 +84,7 @@ titan_status live_stream_await(struct ctl *ctl, int64_t patience_ms, struct tita
     return await_server(&(struct live_stream){.ctl = ctl, .patience_ms = patience_ms}, why);
 }
 
-/* Called after the stream's end, while the server is there or gave a reason: is the job over? */
+/* Is the job over? Called after the stream's end, if the server is there or gave a reason. */
 static titan_status is_over(const struct live_stream *s, bool *ret, struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;

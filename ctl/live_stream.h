@@ -20,9 +20,10 @@ titan_status live_stream_patience(const struct args *args, int64_t *ret_ms, stru
 
 struct live_stream {
     struct ctl *ctl;
-    struct stream_call call; /* each() advances the request past received messages, for a new stream */
-    bool once;               /* ends where the call ends: past messages only */
-    uint64_t job_id;         /* the stream ends with this job; 0: never */
+    /* each() moves the request past the received messages, so that a new stream continues there */
+    struct stream_call call;
+    bool once;       /* the stream ends when the call ends, after the past messages */
+    uint64_t job_id; /* the stream ends with this job; 0: never */
     int64_t patience_ms;
 };
 /* Prints a line on stderr when the server is away, and another when it is back. A server missing at the start is an

@@ -15,7 +15,7 @@
 
 struct printing {
     struct ctl *ctl;
-    bool prefix; /* several ranks: prefix each line with its rank */
+    bool prefix; /* prefix each line with its rank, because there are several */
     Titan__V1__LogsRequest request;
     size_t cap_after;
 };
@@ -53,7 +53,7 @@ static bool each(const ProtobufCMessage *message, void *data)
         at += len + 1;
     }
 
-    /* After an absence of the server the stream continues behind each worker's position. */
+    /* Records each worker's position, where the stream continues after an absence of the server. */
     Titan__V1__LogsRequest *r = &p->request;
     size_t i = 0;
     r->tail_lines = 0;

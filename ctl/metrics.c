@@ -24,7 +24,7 @@ enum { REDRAW_MS = 250, PLOT_HEIGHT = 18, PLOT_WIDTH = 100 };
 struct series {
     uint64_t job;
     struct curves curves;
-    double *x, *y, *validation; /* CURVES_RANGES each, as last drawn; NaN in the last array for missing values */
+    double *x, *y, *validation; /* CURVES_RANGES each, as last drawn; missing values in `validation` are NaN */
     double tokens_per_second;
     char legend[200];
 };
@@ -32,11 +32,11 @@ struct series {
 struct view {
     struct ctl *ctl;
     bool plot, live; /* live: redraw as points arrive */
-    bool split;      /* print the step times, */
-    bool rates;      /* or the rates and the experts' load */
+    bool split;      /* print the step times */
+    bool rates;      /* print the rates and the experts' load */
     struct series *series;
-    size_t n, at; /* at: index of the job that receives points, */
-    uint64_t job; /* and its id */
+    size_t n, at; /* at: index of the job whose points arrive */
+    uint64_t job; /* id of the job whose points arrive */
     Titan__V1__MetricsRequest request;
     int room;                 /* columns of the terminal; 0: unlimited */
     uint64_t printed, points; /* points: of the current job */
@@ -59,7 +59,7 @@ static void draw(struct view *v)
         char count[UNITS_TEXT];
         size_t validated = s->curves.n;
 
-        /* A range is drawn at its first step, the newest at its last, where the axis ends. */
+        /* A range is drawn at its first step. The newest range is drawn at its last step, where the axis ends. */
         for (size_t k = 0; k < s->curves.n; k++) {
             const struct curves_range *r = &s->curves.ranges[k];
             s->x[k] = (double)(k + 1 < s->curves.n ? r->step : r->last_step);
@@ -102,7 +102,7 @@ static void draw(struct view *v)
 enum { JOB_COLUMN = 8 };
 
 /* Prints the right-aligned columns that fit the terminal. widths include the preceding blank; 0 ends them. With several
- * jobs a first column names the job; head: the line is the heading. */
+ * jobs, a first column names the job. head: the line is the heading. */
 static bool print_fitting(const struct view *v, const int *widths, const struct buf *line, bool head)
 {
     int fits = 0;
@@ -119,7 +119,7 @@ static bool print_fitting(const struct view *v, const int *widths, const struct 
 
 static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
 {
-    if (v->ctl->json) { /* the fields of the point follow those of the job */
+    if (v->ctl->json) { /* the point's fields follow the job's number */
         _cleanup_(buf_free) struct buf json = BUF_INIT;
         struct json_writer w = {.out = &json};
         json_begin_object(&w, NULL);
@@ -240,7 +240,7 @@ static titan_status show(struct view *v, const struct args *args, struct titan_e
         if (status != TITAN_OK || v->points > 0)
             continue;
 
-        /* Goes to stderr, to keep stdout free for numbers. */
+        /* The note goes to stderr, because stdout is for numbers. */
         _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
         struct titan_error ignored = {0};
         const bool known = ctl_job(v->ctl, v->job, &reply, &ignored) == TITAN_OK,

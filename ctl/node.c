@@ -41,7 +41,7 @@ static titan_status remove_one(void *data, size_t i, struct titan_error *err)
 
 /* --- join --------------------------------------------------------------------------------------------------------- */
 
-/* Types of statfs(2) for network file systems, which root of other machines can read. */
+/* Is this the statfs(2) type of a network file system, which root of other machines can read? */
 static bool is_shared(long type)
 {
     static const long shared[] = {
@@ -95,7 +95,7 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     if (rpc_targets_parse(address, &targets, err) != TITAN_OK)
         return titan_error_wrap(err, "--address");
     if (reply->agents_port) {
-        /* The agents' port on each host. */
+        /* Lists each host once, with the agents' port. */
         size_t len = 0;
         for (size_t i = 0; i < targets.n; i++) {
             const char *at = targets.at[i], *colon = strrchr(at, ':');
@@ -111,7 +111,7 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     join.expires_at_ms = reply->expires_at_ms;
     buf_puts(&join.ca, reply->ca);
     join_print(&join, &text);
-    /* Checks the text as the node will. */
+    /* Parses the text as the node will, to check it. */
     if (buf_failed(&text) || join_parse(text.data, text.len, "node join", &back, err) != TITAN_OK)
         return titan_error_wrap(err, "the server's answer is not good for a node");
     return fwrite(text.data, 1, text.len, stdout) == text.len && fflush(stdout) == 0

@@ -6,7 +6,8 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
-/* Rank of a status by severity, worst first. The most informative status comes first, a passing trouble last. */
+/* Position of a status by severity; 0 = the worst. The most informative status is the worst, a passing trouble the
+ * least. */
 static size_t badness(titan_status status)
 {
     static const int worst_first[] = {130, 4, 5, 2, 3, 75, 1, 7, 6, 124};

@@ -177,8 +177,8 @@ bool output_terminal(int fd)
     return isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
 }
 
-/* Unicode's East Asian Width W and F, and combining characters: the ranges found in names. Terminals differ on joined
- * emoji. */
+/* Columns of a character. The table has Unicode's East Asian Width W and F and combining characters, in the ranges
+ * found in names. Terminals differ on joined emoji. */
 static int code_columns(uint32_t code)
 {
     static const struct {
@@ -288,7 +288,7 @@ void table_cell(struct table_out *t, const char *fmt, ...)
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     text_fit(text, '?');
-    int column = t->rows % t->columns; /* counts cells until the end */
+    int column = t->rows % t->columns; /* until table_end(), `rows` counts cells */
     titan_assert(column < TABLE_COLUMNS);
     t->width[column] = MAX(t->width[column], output_text_columns(text));
     (void)!buf_append(&t->cells, text, strlen(text) + 1);
@@ -314,7 +314,7 @@ void table_end(struct table_out *t, struct buf *out, int state_column, bool colo
     int end = t->columns - 1;
 
     /* Leaves out spare columns until lines can fit. Then cuts the widest cuttable column repeatedly, until lines fit or
-     * nothing is left to cut. Remaining excess is left out from the right. */
+     * nothing is left to cut. If lines are still too long, their right end is left out. */
     titan_assert(t->columns > 0);
     for (int i = t->columns; i-- > 0;)
         t->out[i] = t->spare[i] && t->room > 0 && table_width(t, true) > t->room;

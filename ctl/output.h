@@ -17,7 +17,7 @@
  * RFC 3339 string in UTC, or null when unset. An empty string and a non-finite number also become null. Enum values
  * become their names, bytes become text. A string named "detail" holds JSON; a single line is inserted unchanged. */
 void output_message(struct json_writer *w, const char *key, const ProtobufCMessage *message);
-/* The same for the message's fields alone, in the descriptor's order, inside an object that the caller has begun. */
+/* Writes the members of output_message() into an object that the caller has begun, in the descriptor's order. */
 void output_fields(struct json_writer *w, const ProtobufCMessage *message);
 
 /* Writes the text and a newline to stdout and flushes. False: the reader has closed its end. */
@@ -26,8 +26,8 @@ bool output_json(const ProtobufCMessage *message, bool pretty);
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 enum { TABLE_COLUMNS = 16 };
-/* Option of commands that cut tables to the terminal; of: "list: " in a command with other words that print no
- * table. */
+/* The option --wide of commands that cut tables to the terminal. of: "list: " begins its help in a command of which
+ * only `list` prints a table; otherwise "". */
 #define TABLE_WIDE(of)                                                                                                 \
     {                                                                                                                  \
         "wide", 'w', NULL, of "all columns in full; else what does not fit the terminal is cut or left out", WORD_NONE \
@@ -50,14 +50,14 @@ bool output_terminal(int fd);
 int output_text_columns(const char *text);
 /* Bytes of UTF-8 text that fit into this many columns; *ret_left: unused columns. */
 size_t output_text_fits(const char *text, int columns, int *ret_left);
-/* headings: "ID>" is right-aligned. If room is set, "NAME~" is cut first. Then headings beginning with '?' are left
- * out, the last one first; then all others except the first. NULL ends the list. */
+/* headings: "ID>" is right-aligned. If room is set, the column "NAME~" is cut first. Then columns whose heading begins
+ * with '?' are left out, the last one first; then all other columns except the first. NULL ends the list. */
 void table_begin(struct table_out *t, const char *const *headings);
 void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Writes the whole table into out; the last column is not padded. Frees t. state_column >= 0: with color, this column
  * is coloured by job state. */
 void table_end(struct table_out *t, struct buf *out, int state_column, bool color);
-/* The same on stdout, for a command with TABLE_WIDE. */
+/* table_end() on stdout, for a command with TABLE_WIDE. */
 void table_print(struct table_out *t, const struct args *args, int state_column, bool color);
 
 const char *output_state_color(const char *state_name); /* escape sequence; "" for none */

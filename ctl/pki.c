@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pki.c - titanctl pki: a cluster's CA and the certificates not requested over the network. Offline. */
+/* pki.c - titanctl pki: a cluster's CA, and the certificates that are not requested over the network. Works offline. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,8 @@
 #define DAYS_MAX 3650
 
 #define UNIT_STATE "/var/lib/titan-coordinator"
-#define UNIT_PKI "/var/lib/titan-pki" /* root's: the state's user also runs daemons open to any peer */
+/* owned by root, because the state's user also runs daemons that any peer can reach */
+#define UNIT_PKI "/var/lib/titan-pki"
 
 static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {
@@ -40,8 +41,8 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
 
 /* --- the pieces --------------------------------------------------------------------------------------------------- */
 
-/* Creates a key and its certificate in a folder, and copies the CA's. An existing key stays in use: at no moment does a
- * certificate stand beside another key. */
+/* Creates a key and its certificate in a folder, and copies the CA's certificate. An existing key stays in use, so that
+ * a certificate never lies beside another certificate's key. */
 static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_spec *spec, int64_t days,
                               struct pki_certificate *ret, struct titan_error *err)
 {

@@ -16,13 +16,13 @@
 
 enum { LABEL_MIN = 9, LABEL_TEXT = 16, WIDTH_MIN = 24, HEIGHT_MIN = 5 };
 
-/* Dots: a cell is 2 x 4 in braille, 1 x 1 in ASCII. */
+/* A drawing of dots. A cell has 2 x 4 dots in braille, one in ASCII. */
 struct canvas {
     int cells_x, cells_y, dots_x, dots_y, per_x, per_y;
-    int label;       /* cells before the plot: values, a blank, the axis */
+    int label;       /* cells left of the plot: for the values, a blank, the axis */
     uint8_t *cells;  /* braille pattern, or 1 for a mark */
     uint8_t *owners; /* the last curve with a dot in the cell */
-    bool *crosses;   /* drawn over the cell */
+    bool *crosses;   /* a cross is drawn over the cell */
     uint8_t curve;   /* the curve being drawn */
 };
 
@@ -85,7 +85,7 @@ static void curve(struct canvas *c, const struct plot_curve *p, struct range rx,
     }
 }
 
-/* Draws separate cells, not joined. */
+/* Draws the marks as crosses, without lines between them. */
 static void crosses(struct canvas *c, const struct plot_curve *p, struct range rx, struct range ry)
 {
     for (size_t i = 0; p->marks && i < p->n; i++) {
@@ -121,7 +121,7 @@ static void put_legend(const struct plot *p, struct buf *out)
     }
 }
 
-/* Writes the value beside a row; only both ends and the middle of the axis have one. */
+/* Writes the value beside a row; only both ends and the middle of the axis have a value. */
 static int label_of(const struct canvas *c, struct range ry, int y, char text[LABEL_TEXT])
 {
     titan_assert(c->cells_y > 1);

@@ -25,13 +25,13 @@ struct plot {
     bool unicode;
     bool color;         /* several curves differ by colour; false: by letters instead of dots */
     const char *title;  /* line above */
-    const char *x_name; /* right of the ends of the x axis */
+    const char *x_name; /* name of the x axis, right of its ends */
 };
 
 /* Writes lines, each ended by a newline: the title, the curves beside their y axis, the x axis and its ends, the
  * legend. Without points it draws the title and a note. */
 void plot_draw(const struct plot *p, struct buf *out);
-/* Writes the values as a line of at most width blocks or characters, each for an equal share of the values; a
+/* Writes the values as a line of at most width blocks or characters, each block for an equal share of the values. A
  * non-finite value is a space. */
 void plot_spark(const double *values, size_t n, int width, bool unicode, struct buf *out);
 /* Does the terminal's locale use UTF-8? */

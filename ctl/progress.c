@@ -46,8 +46,8 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
     p->steps = job->steps;
     p->workers = job->world_size;
     p->job_epoch = job->epoch;
-    /* A point is newer than a job status. After a recovery from a checkpoint steps are trained again, without new
-     * points. */
+    /* A point is usually newer than the job status. But steps that are trained again after a recovery bring no points,
+     * so then the status counts. */
     if (job->step >= p->step || job->epoch > p->point_epoch) {
         p->step = job->step;
         if (isfinite(job->loss) && job->step > 0)
@@ -71,12 +71,12 @@ void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
     p->mfu = point->mfu;
     take_validation(p, point->validation);
     p->workers = point->world_size;
-    /* The first step includes warm-up and would distort the estimate for long. */
+    /* Leaves out the first step: it includes warm-up and would distort the estimate for long. */
     if (isfinite(point->step_ms) && point->step_ms > 0 && p->points++ > 0)
         p->step_ms += (point->step_ms - p->step_ms) * fmax(0.1, 1.0 / (double)(p->points - 1));
 }
 
-/* Writes fields in order of importance; excess is left out from the end. */
+/* Writes fields in order of importance. The last fields are left out if they do not fit. */
 void progress_text(const struct progress *p, int width, struct buf *out)
 {
     char count[UNITS_TEXT], duration[UNITS_TEXT], fields[8][64];
@@ -146,7 +146,8 @@ void progress_show(struct progress *p, int64_t now_ms, bool last)
     if (p->state == TITAN__V1__JOB_STATE__JOB_STATE_UNSPECIFIED)
         return; /* no job status has arrived yet */
 
-    /* A step is reported together with its evaluation. So a step that is evaluated and comes late is known by that. */
+    /* A step is reported only after its evaluation. So if a step that is evaluated comes late, the evaluation is under
+     * way. */
     if (p->step != p->seen_step || p->seen_ms == 0) {
         if (p->evaluates)
             p->evaluation_ms = fmax((double)(now_ms - p->seen_ms) - p->step_ms, 0);

@@ -32,11 +32,12 @@ struct progress {
     uint32_t workers;
     bool shown;           /* a live line is on the screen */
     uint64_t last_step;   /* step of the last plain line */
-    bool last_evaluates;  /* ... and whether it said that the run evaluates */
+    bool last_evaluates;  /* the last plain line told of an evaluation */
     int64_t last_line_ms; /* time of the last plain line; 0 = none yet */
 };
 
-/* Initialises for a stream: live on a terminal with cursor movement, coloured unless NO_COLOR is set. */
+/* Initialises p for the stream `out`. The line is live on a terminal with cursor movement, and coloured unless NO_COLOR
+ * is set. */
 void progress_init(struct progress *p, FILE *out);
 void progress_job(struct progress *p, const Titan__V1__Job *job);
 void progress_point(struct progress *p, const Titan__V1__MetricPoint *point);

@@ -45,7 +45,7 @@ titan_status report_page_of(struct ctl *ctl, uint64_t id, struct buf *out, struc
 {
     _cleanup_(gathering_free) struct gathering g = {.no_memory = false};
 
-    /* Other content than the job, its metrics and events is optional. */
+    /* The page needs the job, its metrics and its events; other content is optional. */
     _cleanup_message_ Titan__V1__GetJobResponse *job = NULL;
     _cleanup_message_ Titan__V1__GetRecipeResponse *recipe = NULL;
     _cleanup_message_ Titan__V1__ListNodesResponse *nodes = NULL;

@@ -15,7 +15,7 @@
 #include "base/version.h"
 #include "ctl/client.h"
 
-/* Included by the assembler: no generated source, no copy. */
+/* The assembler includes these files, so no source is generated from them. */
 #define ASSET(symbol, file)                                                                                            \
     __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n.byte 0\n.popsection\n");                       \
     extern const char symbol[] __attribute__((visibility("hidden")))
@@ -105,7 +105,7 @@ static void put_facts(const struct report_page *p, struct buf *out)
     if (c->tokens > 0)
         put_fact(out, "tokens", format_count((double)c->tokens, number));
 
-    /* Tokens per time over the second half, without a slow start. */
+    /* Tokens per time over the second half of the ranges, which leaves out a slow start. */
     double tokens = 0, seconds = 0;
     for (size_t i = c->n / 2; i < c->n; i++) {
         tokens += c->ranges[i].tokens;
@@ -170,7 +170,7 @@ static void put_split(const struct report_page *p, struct buf *out)
                    part[i], total > 0 ? 100 * part[i] / total : 0);
     end_table(out);
 
-    /* Each rank that was ever the slowest has a row, by longest wait of the others. */
+    /* Each rank that was ever the slowest has a row. The rank with the longest wait of the others comes first. */
     enum { MOST = 16 };
     uint32_t ranks[MOST];
     const struct curves *c = p->curves;

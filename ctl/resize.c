@@ -103,7 +103,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (request.workers)
         reply->min_workers = request.workers;
 
-    /* The request is stored: a returning server knows it, and is not asked again. */
+    /* The server has stored the request. After a restart the server still knows the request and is not asked again. */
     struct waiting awaited = {.request = reply->request,
                               .least = reply->min_workers,
                               .most = reply->max_workers,

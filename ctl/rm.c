@@ -25,9 +25,10 @@
 #include "ctl/when.h"
 
 #define OLD_MS (INT64_C(30) * 86400 * 1000)
-#define STARTING_MS 60000 /* a starting run has no lock yet */
+#define STARTING_MS 60000 /* a younger folder may be of a starting run, which has no lock yet */
 
-/* "job 12", "folder /tmp/titan-run-x1": the deleted object, or with dry the candidate; folder NULL: the job. */
+/* Prints "job 12" or "folder /tmp/titan-run-x1", which was deleted or, with dry, would be. folder NULL: prints the
+ * job. */
 static void print_one(const struct ctl *ctl, uint64_t id, const char *folder, bool dry)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -71,7 +72,8 @@ static bool add_other(const Titan__V1__Job *job, void *data)
     _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
     if (!ctl_state_final(job->state)) {
         o->status = submit_recipe_of(o->ctl, job->id, &reply, o->err);
-        if (o->status == TITAN_ENOTFOUND || o->status == TITAN_EPERM) /* removed meanwhile, or another user's */
+        /* the job was removed meanwhile, or is another user's */
+        if (o->status == TITAN_ENOTFOUND || o->status == TITAN_EPERM)
             o->status = TITAN_OK;
     }
     if (o->status != TITAN_OK)
@@ -86,7 +88,8 @@ static bool add_other(const Titan__V1__Job *job, void *data)
     return o->status == TITAN_OK;
 }
 
-/* Applies RemoveJob's refusals, with the same texts. A removable job counts as gone for later ones. */
+/* Refuses what RemoveJob refuses, with the same texts. A job that can be removed counts as gone when later jobs are
+ * checked. */
 static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_jobs *others, struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
@@ -141,7 +144,7 @@ struct removing {
     size_t kept; /* number of jobs of other users */
 };
 
-/* Searched jobs that cannot be removed are skipped. */
+/* Removes a job. Skips a job that was found by a search and cannot be removed. */
 static titan_status remove_one(void *data, size_t i, struct titan_error *err)
 {
     struct removing *r = data;

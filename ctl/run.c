@@ -68,7 +68,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     TRY(run_file_load(&file, &(struct run_source){.path = args->words[0]}, args, workers, true, err));
     TRY(choose_slots(&file.recipe, workers, &slots, err));
     const char *report = args_text(args, "report", NULL);
-    if (report) { /* fails before the run instead of hours later */
+    if (report) { /* a bad path fails before the run, not hours later */
         char folder[PATH_MAX];
         struct stat is;
         file_parent(report, folder);
@@ -88,7 +88,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = submit_and_follow(ctl, args, &file, &daemon, &end, err);
     /* Ignores further Ctrl-C: cleaning up ends the private titand and removes its leftovers. */
     (void)signal(SIGINT, SIG_IGN);
-    if (end && report) { /* after any outcome; a failure to write does not change the outcome */
+    if (end && report) { /* written after any outcome; a failure to write does not change the outcome */
         _cleanup_(buf_free) struct buf page = BUF_INIT;
         struct titan_error why = {0};
         if (report_page_of(ctl, end->job->id, &page, &why) != TITAN_OK ||
@@ -96,7 +96,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
             (void)fprintf(stderr, "titanctl: no report: %s\n", why.msg);
     }
     rpc_channel_close(TAKE(ctl->channel));
-    /* Logs explain an end that is neither a completed run nor a stopped one. */
+    /* Keeps the jobs' folders after a failure, because the logs in them explain it. */
     const bool explains = !end || end->job->state == TITAN__V1__JOB_STATE__FAILED;
     const bool stays = dev_daemon_stop(&daemon, explains);
     TRY(status);

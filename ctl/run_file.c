@@ -91,7 +91,7 @@ static titan_status place_paths(struct run_file *f, const struct args *args, boo
     return TITAN_OK;
 }
 
-/* The folder of the file; NULL: none. */
+/* The folder of the run file; NULL: there is no file. */
 static const char *folder_of(const struct run_file *f, char out[PATH_MAX])
 {
     (void)snprintf(out, PATH_MAX, "%s", f->path);

@@ -17,8 +17,8 @@ struct run_file {
 
 /* Source of a recipe. */
 struct run_source {
-    const char *path;               /* a file, or "-"; with text: its name in messages */
-    const char *text;               /* recipe of a job, with absolute paths; NULL: the file is read */
+    const char *path;               /* a file, or "-"; if `text` is set: the name of `text` in messages */
+    const char *text;               /* recipe of a job, with absolute paths; NULL: read from `path` */
     const char *const *assignments; /* "KEY=VALUE", for keys that --set does not set; NULL ends the array; NULL: none */
 };
 

@@ -33,7 +33,7 @@ void signed_free(struct signed_backup *b)
     signature_key_wipe(&b->key);
 }
 
-/* The backup's origin is unknown: a warning or an error. */
+/* Reports that the backup's origin is unknown, with --unsigned as a warning, otherwise as an error. */
 static titan_status unproved(const struct signed_backup *b, const char *why, struct titan_error *err)
 {
     if (b->may_lack) {

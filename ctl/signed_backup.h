@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* signed_backup.h - a backup, its signature file and key: is the backup a coordinator's unchanged copy? */
+/* signed_backup.h - checks by signature file and key whether a backup is a coordinator's unchanged copy. */
 #ifndef TITAN_CTL_SIGNED_BACKUP_H
 #define TITAN_CTL_SIGNED_BACKUP_H
 
@@ -8,7 +8,7 @@
 
 #define SIGNED_SUFFIX ".sig"
 
-/* Loaded before a process drops its rights. */
+/* What a check needs besides the backup. A process loads it before dropping its rights. */
 struct signed_backup {
     const char *path; /* borrowed: path of the backup */
     bool may_lack;    /* --unsigned: a missing signature or key is only a warning */
@@ -23,9 +23,9 @@ struct signed_backup {
 titan_status signed_load(const struct args *args, const char *path, struct signed_backup *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 void signed_free(struct signed_backup *b);
-/* Was the open file, from its current position, signed with the key? TITAN_ECORRUPT: the file was changed, regardless
- * of missing parts. TITAN_EPERM: unknown, because the signature or the key is missing. TITAN_OK without verification
- * leaves ret->at "". */
+/* Was the open file, from its current position, signed with the key? TITAN_ECORRUPT: the file was changed; a missing
+ * key does not matter. TITAN_EPERM: unknown, because the signature or the key is missing. With --unsigned the status is
+ * TITAN_OK instead, and ret->at is "". */
 titan_status signed_check(const struct signed_backup *b, int fd, struct signature *ret,
                           struct titan_error *err) TITAN_MUST_USE;
 

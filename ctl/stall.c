@@ -11,7 +11,7 @@
 
 #define SHORT_S 1.0 /* shorter waits are normal, and left out where no fault was reported */
 #define RANKS_SAID_MAX 8
-#define OLD_MS 10000 /* dumps differing by more are not of the same moment */
+#define OLD_MS 10000 /* dumps whose times differ by more are not of the same moment */
 
 /* The dumps, indexed by rank. */
 struct ranks {
@@ -26,7 +26,7 @@ static double seconds(const struct stall_dump *d, int64_t since_ns)
     return (double)(d->now_ns - since_ns) * 1e-9;
 }
 
-/* The newest entry of a kind in a group, for messages with a peer; NULL: none. */
+/* The newest entry of a kind in a group. peer: only for messages. NULL: there is no entry. */
 static const struct flight_entry *newest(const struct stall_dump *d, enum flight_kind kind, int group, int peer)
 {
     const struct flight_entry *found = NULL;
@@ -51,8 +51,8 @@ static const struct flight_entry *numbered(const struct stall_dump *d, enum flig
     return NULL;
 }
 
-/* A rank's present activity: its own operation before a transfer, the latest begun first; otherwise its last
- * activity. */
+/* What a rank does now. Its own operation is chosen before a transfer, and the latest begun of several. If nothing is
+ * under way, this is what ended last. */
 static const struct flight_entry *doing(const struct stall_dump *d)
 {
     const struct flight_entry *best = NULL;
@@ -69,7 +69,7 @@ static const struct flight_entry *doing(const struct stall_dump *d)
     return best;
 }
 
-/* Is this worker itself faulty? */
+/* Does this worker have a fault of its own, or no dump? */
 static bool at_fault(const struct stall_dump *d)
 {
     return !d || d->detail[0];
@@ -144,7 +144,7 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
             TRY(add_missing(s, ranks, rank, err));
             continue;
         }
-        if (!there) /* the rank is past it: its record was overwritten */
+        if (!there) /* the rank is past the collective, and its record was overwritten */
             continue;
         if (strcmp(there->op, what->op) != 0)
             s->kind = STALL_DIFFERENT;
@@ -168,7 +168,7 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
     return TITAN_OK;
 }
 
-/* Adds a rank in a collective to the collective's stall, which each collective has once. */
+/* Adds a rank that is inside a collective to the stall of that collective. Each collective has one stall. */
 static titan_status look_at_collective(struct stall_report *r, const struct stall_dump *d, const struct flight_entry *e,
                                        struct titan_error *err)
 {
@@ -211,7 +211,7 @@ static titan_status look_at_message(struct stall_report *r, const struct ranks *
 
 /* --- which explains which ----------------------------------------------------------------------------------------- */
 
-/* Does this rank wait in another stall? */
+/* Does this rank wait in a stall other than `other`? */
 static bool waits(const struct stall_report *r, const struct stall *other, int rank)
 {
     for (int i = 0; i < r->n; i++)
@@ -250,7 +250,7 @@ static int by_weight(const void *a, const void *b)
     return (y->waited_s > x->waited_s) - (y->waited_s < x->waited_s);
 }
 
-/* Stalls of faulty ranks alone are no waits: they explain the rest only if nothing else does. */
+/* A stall in which only faulty ranks wait is a root only if no other stall has missing ranks. */
 static void find_roots(struct stall_report *r)
 {
     int roots = 0, open = 0;
@@ -289,7 +289,7 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
         ret->ranks++;
         if (has_ended(d) && !ret->ended)
             ret->ended = d;
-        if (ranks.newest_ms - d->time_ms > OLD_MS) /* that wait is over, or the rank is gone */
+        if (ranks.newest_ms - d->time_ms > OLD_MS) /* the dump is too old: its wait is over, or the rank is gone */
             continue;
         ret->damaged += d->copy->damaged;
         ret->requested &= !strcmp(d->cause, "request");
@@ -476,7 +476,7 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
             buf_printf(out, " with %llu bytes", (unsigned long long)e->bytes);
         buf_puts(out, ",");
 
-        /* Prints what others have begun instead. */
+        /* Prints what the missing ranks have begun instead. */
         for (int i = 0; i < MIN(s->n_missing, RANKS_SAID_MAX); i++) {
             const struct stall_rank *m = &s->missing[i];
             buf_printf(out, "%s rank %d ", i ? "," : "", m->rank);
@@ -507,7 +507,7 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
     bool named = s->kind == STALL_BUSY && s->waiting[0].dump == report->ended;
     for (int i = 0; i < s->n_missing && !named; i++)
         named = s->missing[i].dump == report->ended;
-    if (report->ended && !named) { /* while it waited, others may not have arrived */
+    if (report->ended && !named) { /* also names the rank that ended by itself: it may be the cause */
         buf_printf(out, "; rank %d", report->ended->copy->rank);
         print_fault(report->ended, 1, out);
     }

@@ -16,7 +16,7 @@
 struct stall_dump {
     uint64_t worker;
     char cause[16];              /* "request", "revoke", "hang", "exit" */
-    char detail[160], node[256]; /* detail: the fault of this worker itself; "" none is known */
+    char detail[160], node[256]; /* detail: the fault of this worker itself; "": none is known */
     int64_t now_ns, time_ms;     /* time of reading: on the clock of the records; since 1970 */
     struct flight_copy *copy;    /* owned */
 };
@@ -31,7 +31,7 @@ enum stall_kind {
     STALL_SIZES,     /* the same collective with different sizes */
     STALL_UNSENT,    /* a receive without the peer's send */
     STALL_UNTAKEN,   /* a send without the peer's receive */
-    STALL_HELD,      /* all have begun the collective, including a faulty rank: that rank is missing */
+    STALL_HELD,      /* all have begun the collective, but one rank has a fault: that rank counts as missing */
     STALL_UNDER_WAY, /* all have begun the collective, and some have not ended it */
     STALL_BUSY,      /* an operation of one rank that does not end, while no rank waits */
     STALL_KINDS
@@ -44,7 +44,7 @@ struct stall_rank {
 };
 struct stall {
     enum stall_kind kind;
-    bool root; /* the rank it waits for does not wait itself */
+    bool root; /* a missing rank does not itself wait in another stall */
     const char *group;
     const struct flight_entry *what;      /* the collective or message, as the first waiting rank recorded it */
     struct stall_rank *waiting, *missing; /* ordered by rank */
@@ -65,10 +65,10 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
                         struct titan_error *err) TITAN_MUST_USE;
 void stall_report_free(struct stall_report *report);
 
-/* The rank that enters collectives last: among collectives with complete records from all members, the last rank spends
- * the least time inside. Clock differences between ranks do not matter. */
+/* The rank that enters collectives last. Of a collective's members, the last to enter spends the least time inside, so
+ * the ranks' clocks need not agree. Only collectives with complete records from all members count. */
 struct stall_slowest {
-    int rank;              /* -1: no rank, or none with a notable and dominant wait of the others */
+    int rank;              /* -1: none: the others' waits are short, or are not mainly for one rank */
     int collectives, last; /* collectives in the dumps; number of the collective that this rank entered last */
     double share, others;  /* share of its records' time inside collectives; mean of the others */
 };

@@ -25,7 +25,7 @@ static titan_status get_int(const struct json *object, const char *key, int64_t 
     return TITAN_OK;
 }
 
-/* Terminal control characters become '?'. */
+/* Copies a string of the object. Terminal control characters in it become '?'. */
 static titan_status get_text(const struct json *object, const char *key, char *out, size_t size,
                              struct titan_error *err)
 {

@@ -10,7 +10,7 @@
 
 #define COLLECTIVES_MIN 8 /* fewer collectives are not significant */
 #define SHARE_MIN 0.1     /* notable share of the time; equally fast ranks also wait now and then */
-#define DOMINANT 0.5      /* share of the waits for all ranks */
+#define DOMINANT 0.5      /* share of the waits for one rank among the waits for all */
 
 /* A rank's stay in a collective that it has ended. */
 struct part {
@@ -35,7 +35,7 @@ static bool add_dump(struct tally *t, const struct flight_copy *c)
     titan_assert(c->rank >= 0 && c->rank < FLIGHT_RANKS_MAX);
     for (int g = 0; g < FLIGHT_GROUPS; g++) {
         const struct flight_group *group = &c->groups[g];
-        /* Hash of name and members; equal hashes of different groups are not expected. */
+        /* The key is a hash of name and members; different groups are not expected to have equal hashes. */
         keys[g] = hash_bytes(hash_text(HASH_INIT, group->name), group->members, sizeof(group->members));
         members[g] = 0;
         for (size_t i = 0; i < ARRAY_SIZE(group->members); i++)
@@ -68,7 +68,7 @@ static int by_begin(const void *a, const void *b)
     return (x->began_ns > y->began_ns) - (x->began_ns < y->began_ns);
 }
 
-/* The share of time inside collectives, over a rank's ended records. */
+/* The share of its time that a rank spent inside collectives, by its ended records. */
 static double share_of(const struct flight_copy *c)
 {
     const struct flight_entry *in[FLIGHT_RECORDS];

@@ -7,8 +7,8 @@
 
 #include "base/options.h"
 
-/* The path `below` in --state-dir or the default: the unit's folder, root's, or the user's own. out has room for a name
- * of 30 more bytes. */
+/* Writes the path of `below` in the state directory: --state-dir, or else the unit's folder, root's, or the user's own.
+ * out keeps room for a name of 30 more bytes. */
 titan_status state_dir_path(const struct args *args, const char *below, char out[PATH_MAX],
                             struct titan_error *err) TITAN_MUST_USE;
 

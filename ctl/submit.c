@@ -31,7 +31,8 @@ static void submission_free(struct submission *s)
     buf_free(&s->key);
 }
 
-/* Labels of --label come first, then the sweep's; checks them as the server does. */
+/* Composes name, labels and idempotency key, and checks them as the server does. The labels of --label come before the
+ * sweep's labels. */
 static titan_status compose(const struct args *args, const struct run_file *file, const struct submit_from *from,
                             struct submission *ret, struct titan_error *err)
 {
@@ -84,8 +85,8 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
     *ret = (struct submitted){.job = reply->job_id, .existed = reply->existed};
     output_fit(&reply->base);
 
-    /* Warnings go to stderr, to keep stdout for scripts. Local ones come first, because the server does not see
-     * overridden keys; then the server's own. */
+    /* Warnings go to stderr, because stdout is for scripts. The local warnings come first: only this process sees
+     * overridden keys. The server's other warnings follow. */
     if (from->number <= 1) {
         _cleanup_(buf_free) struct buf ours = BUF_INIT;
         recipe_warnings(&file->recipe, &ours);
@@ -97,7 +98,7 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
                 (void)fprintf(stderr, "note: %s\n", reply->warnings[i]);
     }
 
-    /* Prints where the run begins, and its differences from that job. */
+    /* Prints where the run begins, and its differences from the job that it continues. */
     const unsigned long long id = reply->job_id, other = from->job;
     if (reply->resumes_step)
         (void)fprintf(stderr, "titanctl: job %llu resumes from the checkpoint of step %llu in %s\n", id,
@@ -158,8 +159,8 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
 
 #define FROM_KEYS 5
 
-/* Loads a new run from the file. With --from the run begins from a job's checkpoint. With --from and no file it uses
- * that job's own recipe, with checkpoints in a folder of its own. The data is on the workers' machines, which may not
+/* Loads a new run from the file. With --from the run begins from a job's checkpoint. With --from and no file, the run
+ * uses that job's recipe, but has its own folder of checkpoints. The data is on the workers' machines, which may not
  * include this machine. */
 static titan_status load(struct ctl *ctl, const struct args *args, const char *const *chosen, struct run_file *file,
                          struct submit_from *from, struct titan_error *err)
@@ -206,7 +207,7 @@ static titan_status load(struct ctl *ctl, const struct args *args, const char *c
     return run_file_load(file, &(struct run_source){named, reply->recipe, assignments}, args, 0, false, err);
 }
 
-/* Checks a job of the sweep (from.number), and submits it if `send`. */
+/* Checks job from.number of the sweep, and submits it if `send` is true. */
 static titan_status sweep_job(struct ctl *ctl, const struct args *args, const struct sweep *sweep, bool send,
                               struct submit_from from, struct titan_error *err)
 {

@@ -11,9 +11,9 @@
 struct submit_from {
     uint64_t job; /* 0: none */
     bool resume;  /* the new job continues in the same folder */
-    bool whole;   /* the caller may read its recipe, so differences are shown */
+    bool whole;   /* the caller may read that job's recipe, so differences are shown */
     Titan__V1__CheckpointFolder folder;
-    /* The job's place in a sweep. */
+    /* The new job's place in a sweep. */
     size_t number;             /* index among the sweep's jobs, for name and idempotency key; 0: no sweep */
     const char *const *labels; /* in addition to --label; NULL ends the array; NULL: none */
 };
@@ -40,10 +40,11 @@ struct submitted {
     uint64_t job;
     bool existed; /* an earlier submit with the same idempotency key made the job */
 };
-/* Submits a job. Name, labels and idempotency key come from the options; from NULL: an independent job. */
+/* Submits a job. Name, labels and idempotency key come from the options. If `from` is NULL, the job continues no
+ * other. */
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
                         const struct submit_from *from, struct submitted *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The same; prints the number on stdout, and the progress with --follow. */
+/* submit_run(), then prints the job's number on stdout, and its progress with --follow. */
 titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const struct args *args,
                              const struct submit_from *from, struct titan_error *err) TITAN_MUST_USE;
 /* Gets the recipe of a job. */

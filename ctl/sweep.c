@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/vec.h"
 
-/* Does an assignment of this option, from number i on, set the key? */
+/* Does an assignment of this option, from the i-th on, set the same key as `given`? */
 static bool assigned(const struct args *args, const char *option, int i, const char *given)
 {
     const size_t n = strcspn(given, "=") + 1;

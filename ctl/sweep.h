@@ -21,7 +21,8 @@ struct sweep {
 
 /* Parses --sweep KEY=V1,V2,...; commas within quotes and brackets do not separate. TITAN_EINVAL. */
 titan_status sweep_parse(const struct args *args, struct sweep *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Combination i, the last key varies fastest: n_keys assignments, owned by the sweep, and NULL. */
+/* Gives combination i: n_keys assignments, owned by the sweep, then NULL. From one combination to the next, the last
+ * key varies fastest. */
 void sweep_choose(const struct sweep *s, size_t i, const char *ret_assignments[SWEEP_KEYS_MAX + 1]);
 void sweep_free(struct sweep *s);
 

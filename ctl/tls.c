@@ -39,7 +39,7 @@ titan_status ctl_load_tls(const struct args *args, const char *server, struct ti
         return TITAN_EINVAL;
     }
 
-    /* A user's files precede the machine's. A CA without a certificate suffices for a bearer token. */
+    /* The user's files are tried before the machine's. A CA without a certificate suffices for a bearer token. */
     const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     char dir[PATH_MAX / 2] = "";
     if (xdg && *xdg == '/')

@@ -125,7 +125,8 @@ static void finish(struct top *t, titan_status status)
     rpc_client_close(t->client, client_closed, t);
 }
 
-/* A screen waits for a missing server. A single frame does not, nor does a screen that never had an answer. */
+/* A live screen waits for a missing server. A single frame does not wait, nor does a screen that never had an
+ * answer. */
 static void fail(struct top *t, const struct titan_error *err)
 {
     if (t->over || err->status == TITAN_ECANCELLED)
@@ -411,7 +412,7 @@ static void end_round(struct top *t)
     t->n_curves = n;
     t->asking = false;
     if (!t->live && t->events)
-        return; /* a single frame shows them, too */
+        return; /* a single frame also shows events, so it waits for them */
     t->drawn = true;
     draw(t);
     if (!t->live)
@@ -428,7 +429,7 @@ static void on_point(struct rpc_stream *stream, const ProtobufCMessage *message,
     const struct top_job *job = &t->jobs[t->asked];
     struct curve *h = curve_of(t, job->id);
     if (!h || point->step <= h->step || (point->step > job->step && point->epoch < job->epoch))
-        return; /* the last points were lost with their epoch */
+        return; /* the point is not new, or was lost with its epoch */
     if (h->n == TOP_LOSSES)
         memmove(h->losses, h->losses + 1, (--h->n) * sizeof(*h->losses));
     h->losses[h->n++] = point->loss;
@@ -450,7 +451,7 @@ static void on_points_end(struct rpc_stream *stream, const struct titan_error *e
     ask_steps(t);
 }
 
-/* Requests steps of the next job with new ones; a curve keeps the newest steps, however long the job. */
+/* Requests the new steps of the next job that has any. A curve keeps the newest steps, however long the job. */
 static void ask_steps(struct top *t)
 {
     static const struct rpc_stream_events events = {on_point, on_points_end};
@@ -575,7 +576,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
 
 static void on_events_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
 {
-    (void)err; /* the next round reopens it if the server is there and the job continues */
+    (void)err; /* the next round reopens the stream if the server is there */
     struct top *t = data;
     if (t->events == stream)
         t->events = NULL;
@@ -583,7 +584,8 @@ static void on_events_end(struct rpc_stream *stream, const struct titan_error *e
         end_round(t);
 }
 
-/* For a finished job each round requests its events again: no new ones exist. */
+/* Follows the events of the selected job. The stream of a finished job ends: each round opens it again and gets no new
+ * events. */
 static void watch(struct top *t)
 {
     static const struct rpc_stream_events events = {on_event, on_events_end};

@@ -27,7 +27,7 @@ struct frame {
     int width, left; /* left: remaining lines */
 };
 
-/* Colour sequences use no columns. before: text before the line, "" for none. */
+/* Puts a line, cut to the width; its colour sequences use no columns. before: text in front of the line, or "". */
 static void put_line(struct frame *f, const char *line, size_t len, const char *before)
 {
     titan_assert(f->width > 0);
@@ -198,8 +198,8 @@ static void put_selected(struct frame *f, bool split, int below)
     put_text(f, "\033[1m", "job %llu  %s%s%s", (unsigned long long)job->id, job->name, *job->reason ? ": " : "",
              job->reason);
     if (split && job->split) {
-        /* Says where the newest steps' time went, and the rank others waited for. Each line fits 80 columns except
-         * for a node's name. */
+        /* Says where the newest steps' time went, and for which rank the others waited. Each line fits 80 columns
+         * unless a node's name is long. */
         const struct split_mean *m = job->split;
         const struct step_split *t = &m->split;
         const struct top_worker *w = slowest_of(s);
@@ -215,7 +215,7 @@ static void put_selected(struct frame *f, bool split, int below)
                      t->slowest, m->slowest_steps, m->steps, t->slowest_busy, m->waited, w ? ", on " : "",
                      w ? w->node : "");
     }
-    /* Heading, workers and a note on omitted ones; then the newest events. */
+    /* Puts the heading, the workers and a note on omitted workers; then the newest events. */
     const int room = f->left - below, for_events = MIN(events, MAX(room / 3, 1));
     const int rows = MIN((int)s->n_workers, MAX(room - for_events - 2, 0));
     if (s->n_workers > 0) {

@@ -13,14 +13,14 @@
 
 enum { TOP_LOSSES = 64, TOP_EVENTS = 8 };
 
-/* Strings are cut to fit; none has characters that change the terminal's display. */
+/* Strings are cut to the sizes of these fields, and have no characters that change the terminal's display. */
 struct top_job {
     uint64_t id, epoch, step, steps;
     Titan__V1__JobState state;
     char name[128], user[64], reason[256];
     double loss, tokens_per_second, mfu;
     uint32_t workers, restarts;
-    const double *losses; /* the newest, oldest first */
+    const double *losses; /* the newest losses, the oldest of them first */
     size_t n_losses;
     const struct split_mean *split; /* split of the newest steps; NULL: not measured */
 };

@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 
-/* "90", "90s", "30m", "2h", "1d", at most ten years; milliseconds. */
+/* Parses "90", "90s", "30m", "2h", "1d", at most ten years; gives milliseconds. */
 titan_status when_duration(const char *text, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
-/* "+2h", "22:30" (the next one, local), "2026-11-22T03:00" or "2026-11-22 03:00:00" (local), "2026-11-22T03:00:00Z";
- * Unix time in milliseconds. */
+/* Parses "+2h", "22:30" (the next one, local), "2026-11-22T03:00" or "2026-11-22 03:00:00" (local), or
+ * "2026-11-22T03:00:00Z"; gives Unix time in milliseconds. */
 titan_status when_time(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
-/* "2h" (ago), "22:30" (the last one, local), or a date as above; at most now. */
+/* Parses a time that is not after now: "2h" (ago), "22:30" (the last one, local), or a date as for when_time(). */
 titan_status when_past(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
 
 /* "2026-11-22T03:00:00+01:00" in this machine's local time. */

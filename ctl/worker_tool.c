@@ -29,7 +29,7 @@ static void close_folder(DIR **dir)
         (void)closedir(*dir);
 }
 
-/* Is path a checkpoint or a folder of checkpoints? ret_ms: when its newest one was written. */
+/* Is path a checkpoint or a folder of checkpoints? *ret_ms: when its newest checkpoint was written. */
 static bool has_checkpoint(const char *path, int64_t *ret_ms)
 {
     char inside[PATH_MAX + 48];
@@ -48,8 +48,8 @@ static bool has_checkpoint(const char *path, int64_t *ret_ms)
     return true;
 }
 
-/* Refuses a folder without checkpoints, and tells what it is or where the newest checkpoint below it is. What cannot be
- * read is left to the worker program. hf: weights of Hugging Face are fine, too. */
+/* Refuses a folder without checkpoints. The error tells what the folder is, or where the newest checkpoint below it is.
+ * A folder that cannot be read is left to the worker program. hf: Hugging Face weights are accepted, too. */
 static titan_status check_folder(const char *path, bool hf, struct titan_error *err)
 {
     static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};

@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
-#define FIELD_NUMBER_MAX 536870911 /* protobuf's */
+#define FIELD_NUMBER_MAX 536870911 /* largest field number of protobuf */
 
 /* Position of a value in the message: from the field up to the root. */
 struct where {

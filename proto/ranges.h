@@ -4,8 +4,8 @@
  * Agents, the coordinator and workers check each other's messages here, and the API checks requests, before a state
  * machine sees them. A range limits the values a field can ever have (a rank is below the largest job, a path has no
  * control characters); the receiver decides which value is legal *now* (this epoch, that worker). Ranges are options
- * beside the fields in the .proto files (titan/options.proto); the build makes tables of them, and fails where a field
- * has none.
+ * beside the fields in the .proto files (titan/options.proto); the build makes tables of them, and fails if a field has
+ * no range.
  *
  * A oneof without a known member passes when the message has unknown fields: the sender is newer. */
 #ifndef TITAN_PROTO_RANGES_H
@@ -22,7 +22,7 @@ struct range {
     uint64_t max;
     uint32_t count;
     bool any, path, seen;
-    const char *chars; /* all of them, or NULL */
+    const char *chars; /* all legal characters, or NULL */
 };
 
 /* The ranges of a message's fields, in the descriptor's order. */

@@ -20,19 +20,19 @@ struct worker_page {
     uint32_t slot; /* the node's slot of this worker */
     unsigned char token[16];
     pthread_mutex_t alive;   /* robust, process-shared; initialised by the agent, locked by the worker */
-    _Atomic uint32_t locked; /* 1 once the worker holds it */
+    _Atomic uint32_t locked; /* 1 once the worker holds `alive` */
     _Atomic uint32_t phase;  /* WorkerPhase */
     _Atomic uint64_t epoch;
-    _Atomic uint64_t step;     /* last committed */
+    _Atomic uint64_t step;     /* last committed step */
     _Atomic uint64_t actions;  /* increases during work: program actions begun, messages moved, parts loaded */
     _Atomic uint32_t waiting;  /* 1 while no thread of the worker works: it waits or is idle (base/progress.h) */
-    _Atomic uint64_t term;     /* highest seen */
-    _Atomic uint64_t busy_ns;  /* time in steps with a working thread, summed; added before step increases */
+    _Atomic uint64_t term;     /* highest term seen */
+    _Atomic uint64_t busy_ns;  /* sum over steps of the time with a working thread; increased before `step` */
     _Atomic int32_t exit_code; /* -1 until the worker exits in order, or fails */
     char last_words[600];      /* reason of a failing exit, NUL-terminated */
     /* Written by the agent for the next agent; monotonic clock. */
     _Atomic int64_t contact_ms;     /* time of the coordinator's last message; 0 = unknown */
-    _Atomic int64_t epoch_until_ms; /* end of its epoch's lease; 0 = no lease */
+    _Atomic int64_t epoch_until_ms; /* end of the lease of the worker's epoch; 0 = no lease */
 };
 static_assert(sizeof(struct worker_page) <= 4096, "one page");
 

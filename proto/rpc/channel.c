@@ -18,7 +18,7 @@ struct rpc_channel {
     uv_loop_t loop;
     uv_timer_t poll;
     struct rpc_client *client;
-    bool several; /* addresses are given */
+    bool several; /* several addresses are given */
     bool found;   /* the present address of a list has answered */
     char passed[RPC_TARGETS_TEXT];
     /* The call in progress. */
@@ -29,7 +29,7 @@ struct rpc_channel {
     bool (*each)(const ProtobufCMessage *message, void *data);
     void *data;
     const volatile int *interrupted;
-    bool stopped; /* this side has ended it: result is set */
+    bool stopped; /* this side has ended the call: result is set */
 };
 
 static void set_over(void *data)

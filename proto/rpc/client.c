@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.c - see client.h. Every call is a stream: a unary call keeps its one message until the status is in. */
+/* client.c - see client.h. Every call is a stream. A unary call keeps its one reply until the status has arrived. */
 #include "proto/rpc/client.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ enum {
     SEND_QUEUE = 8192,
     MESSAGE_MAX = 64 << 20,
     LOOKUP_MS = 5000,    /* for a name server: an unresponsive server must not block the other addresses */
-    LOOKAHEAD = 1 << 20, /* bytes a client accepts before reading: logs from a coordinator 100 ms away, 10 MB/s */
+    LOOKAHEAD = 1 << 20, /* bytes a client accepts before reading; enough for logs at 10 MB/s from 100 ms away */
 };
 
 #define TRUSTED_USER "titan" /* systemd/titan.sysusers */
@@ -143,8 +143,8 @@ static titan_status outcome(const struct rpc_stream *stream, struct titan_error 
 
 /* --- channels ----------------------------------------------------------------------------------------------------- */
 
-/* Creates a channel with Titan's settings: back-off, limits, no proxy, its own connection. fd: that connection, or
- * -1. */
+/* Creates a channel with Titan's settings: back-off, limits, no proxy, its own connection. fd: an open connection to
+ * use, or -1. */
 static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, int fd)
 {
     grpc_arg args[] = {
@@ -160,7 +160,7 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
         rpc_arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
         rpc_arg_int(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         rpc_arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        /* Only callers repeat submits, by idempotency key. */
+        /* gRPC must not repeat calls: callers repeat submits, by idempotency key. */
         rpc_arg_int(GRPC_ARG_ENABLE_RETRIES, 0),
         rpc_arg_int(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         rpc_arg_int(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
@@ -168,7 +168,7 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
         rpc_arg_int(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         {.type = GRPC_ARG_STRING,
          .key = (char *)(uintptr_t)GRPC_ARG_DEFAULT_AUTHORITY,
-         .value.string = (char *)(uintptr_t) "localhost"}, /* as gRPC sets it for its own sockets */
+         .value.string = (char *)(uintptr_t) "localhost"}, /* the authority that gRPC sets for its own sockets */
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args) - (fd < 0), .args = args};
     grpc_channel_credentials *insecure = pair ? NULL : grpc_insecure_credentials_create();
@@ -181,8 +181,9 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
     return channel;
 }
 
-/* The kernel reports the server's user: SO_PEERCRED names the user of listen(2), under systemd root. TITAN_EPERM names
- * another user; TITAN_EUNREACHABLE: no server. *ret_fd is non-blocking. */
+/* Connects to a server that may have the token. The kernel reports the server's user: SO_PEERCRED names the user of
+ * listen(2), under systemd root. TITAN_EPERM names a user that may not have it; TITAN_EUNREACHABLE: no server. *ret_fd
+ * is non-blocking. */
 static titan_status trusted_connect(const char *path, int *ret_fd, struct titan_error *err)
 {
     char room[16384], name[64];
@@ -272,7 +273,7 @@ void rpc_client_reconnect(struct rpc_client *client, bool next)
     titan_assert(client->targets.n > 0);
     const size_t at = (size_t)(client->target - client->targets.at[0]) / RPC_TARGET_MAX;
     client->target = client->targets.at[(at + next) % client->targets.n];
-    if (!client->authorization || !is_local(client->target)) /* stream_open() checks that connection itself */
+    if (!client->authorization || !is_local(client->target)) /* otherwise stream_open() checks the connection */
         reconnect(client);
 }
 
@@ -330,7 +331,8 @@ static void stream_cancel(struct rpc_stream *stream)
 
 static void client_advance(struct rpc_client *client);
 
-/* Ends the work of a tag. Closes once the server's status is in and all earlier messages were delivered. */
+/* Ends the work of a tag. Closes the stream once the server's status has arrived and all earlier messages were
+ * delivered. */
 static void stream_unref(struct rpc_stream *stream)
 {
     struct rpc_client *client = stream->client;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client.h - a gRPC client on the gRPC C core, for a libuv loop (daemon) or blocking (commands).
  *
- * TITAN_EUNREACHABLE errors have sys_errno ENOTCONN without an answer, and 0 when a server answered: the server stops,
- * or its coordinator is fenced. */
+ * A TITAN_EUNREACHABLE error has sys_errno ENOTCONN if no server answered. It has sys_errno 0 if a server answered that
+ * it stops or that its coordinator is fenced. */
 #ifndef TITAN_PROTO_RPC_CLIENT_H
 #define TITAN_PROTO_RPC_CLIENT_H
 
@@ -22,15 +22,16 @@ struct rpc_stream;
  * resolved address with 50 ms .. 2 s back-off. All callbacks run on loop. */
 titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Sends a bearer token with each call to servers that may have it: over TLS, or over a Unix socket of a server of root,
- * of this process's user, or of the packaged Titan user. Any user can create a socket at a path given to another user.
- * TITAN_EPERM for TCP without TLS, and at each new connection for a Unix socket of another user. */
+/* Sends a bearer token with each call to servers that may have it: over TLS, or over a Unix socket whose server runs as
+ * root, as this process's user, or as the packaged Titan user. The reason is that any user can create a socket at a
+ * path given to another user. TITAN_EPERM for TCP without TLS, and at each new connection for a Unix socket of another
+ * user. */
 titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err) TITAN_MUST_USE;
-/* The next call makes a new connection and resolves the name again, without back-off; next: to the next address of the
- * list. Open calls continue. Use after a failed call: the caller decides what to repeat, and when. */
+/* The next call makes a new connection and resolves the name again, without back-off; next: it goes to the next address
+ * of the list. Open calls continue. Use after a failed call: the caller decides what to repeat, and when. */
 void rpc_client_reconnect(struct rpc_client *client, bool next);
 const char *rpc_client_target(const struct rpc_client *client); /* address of the next call */
-/* Cancels open calls and streams, calls every pending callback with TITAN_ECANCELLED, then done. */
+/* Cancels open calls and streams, calls every pending callback with TITAN_ECANCELLED, then calls done. */
 void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *data);
 
 /* What a call asks for. */
@@ -64,7 +65,7 @@ void rpc_stream_close_send(struct rpc_stream *stream);
 void rpc_stream_cancel(struct rpc_stream *stream); /* on_close is still called */
 
 /* Blocking functions for commands: no loop, one thread. For a list, the first address that answers a health check gets
- * the calls, so no call is sent twice. If no address answers, the error has the result of each. The caller owns
+ * the calls, so no call is sent twice. If no address answers, the error has the result of each address. The caller owns
  * *ret_reply (protobuf_c_message_free_unpacked). */
 struct rpc_channel;
 titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, struct rpc_channel **ret,

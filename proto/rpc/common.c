@@ -25,7 +25,8 @@ enum {
 
 /* --- library ------------------------------------------------------------------------------------------------------ */
 
-/* gRPC's errors about peers and addresses also return as statuses, which the caller logs. */
+/* Logs gRPC's messages for debugging only: its errors about peers and addresses also return as statuses, which the
+ * caller logs. */
 static void grpc_log(gpr_log_func_args *args)
 {
     static const struct log log = {.subsystem = "grpc"};
@@ -59,7 +60,7 @@ void rpc_library_leave(void)
 
 /* --- queue -------------------------------------------------------------------------------------------------------- */
 
-/* tag NULL, by the queue's own thread: no more events will come. */
+/* The queue's own thread passes tag NULL when no more events will come. */
 void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
 {
     pthread_mutex_lock(&queue->lock);
@@ -79,9 +80,9 @@ void rpc_queue_post(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* A poll of gRPC looks at every connection, whichever has an event. With many connections a pause lets one look take
- * all events. The events then come one by one without another look. No pause follows within an eighth of the pause's
- * length. */
+/* A poll of gRPC looks at every connection, even if only one has an event. With many connections a pause lets one look
+ * take all events. The events then come one by one without another look. No pause follows within an eighth of the
+ * pause's length. */
 void rpc_queue_rest(const struct rpc_queue *queue, int64_t *paused_at)
 {
     const uint32_t n = atomic_load_explicit(&queue->n_connections, memory_order_relaxed);
@@ -185,7 +186,7 @@ titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct ti
     }
 
     /* Initialise the handle second, because only the loop can close it. No event can wake it earlier: nothing is in
-     * flight yet. It cannot fail: all such handles of a loop share a descriptor, and each loop has one of its own. */
+     * flight yet. The call cannot fail: all such handles of a loop share a descriptor that each loop already has. */
     rc = uv_async_init(loop, &queue->async, queue_wake);
     titan_assert(rc == 0);
     queue->async.data = queue;
@@ -331,13 +332,13 @@ bool rpc_wire_take(struct rpc_wire *w, uint32_t *ret_field, struct rpc_wire *ret
     return true;
 }
 
-/* protobuf-c accepts any bytes as a string and loses their number. proto3 does not accept any bytes, and clients in
- * other languages could not read them. The checked text must also be the sent text. Returns the first field with a NUL
- * or invalid UTF-8. */
+/* protobuf-c accepts any bytes as a string and loses their number, so only the text before a NUL would be checked.
+ * proto3 allows only UTF-8, and clients in other languages could not read other bytes. Returns the first field with a
+ * NUL or invalid UTF-8. */
 static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescriptor *type, struct rpc_wire w)
 {
     struct rpc_wire inside;
-    for (uint32_t id; rpc_wire_take(&w, &id, &inside);) { /* at its end protobuf-c has not decoded more either */
+    for (uint32_t id; rpc_wire_take(&w, &id, &inside);) { /* protobuf-c decodes no more fields than this loop */
         const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, id);
         const size_t len = (size_t)(inside.end - inside.at);
         if (field && field->type == PROTOBUF_C_TYPE_STRING &&

@@ -21,7 +21,7 @@ struct rpc_tag {
     void *owner;
     struct rpc_tag *next;
     bool ok;
-    bool costly; /* runs after other tags, and for a limited time per turn */
+    bool costly; /* costly tags run after other tags, and for a limited time per turn */
 };
 
 /* A completion queue; its events become calls of tag->fn on a loop's thread. A thread waits on gRPC and appends to a
@@ -63,7 +63,7 @@ struct rpc_out {
     size_t bytes;
     grpc_byte_buffer *now; /* the message of the batch in flight */
     bool sending;          /* a batch is in flight */
-    bool sent_headers;     /* sent, or in flight */
+    bool sent_headers;     /* headers are sent, or in flight */
 };
 void rpc_out_clear(struct rpc_out *out); /* drops messages that wait; also initialises a zeroed struct */
 /* Takes ownership of the buffer, also on failure (TITAN_ENOMEM). */
@@ -81,8 +81,8 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
 struct rpc_wire {
     const uint8_t *at, *end;
 };
-/* Takes the next field: its number, and the bytes of a string or message; of other fields none. False: no whole field
- * is left. */
+/* Takes the next field: its number, and the bytes of a string or message. Other fields give no bytes. False: no whole
+ * field is left. */
 bool rpc_wire_take(struct rpc_wire *w, uint32_t *ret_field, struct rpc_wire *ret_inside);
 
 /* An outcome is sent as gRPC status. Several outcomes share one gRPC code, so this trailer has the name. */

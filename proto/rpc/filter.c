@@ -197,8 +197,8 @@ static titan_status data_check(struct rpc_filter *s, const uint8_t *bytes, size_
     return TITAN_OK;
 }
 
-/* Takes the missing bytes of the head from n bytes; returns their number. f->n_head is full once the frame has
- * begun. */
+/* Takes the missing bytes of the head from n bytes; returns how many it took. With the last of them, it sets left,
+ * type, flags and stream from the head. */
 static size_t head_take(struct rpc_frames *f, const uint8_t *bytes, size_t n)
 {
     const size_t k = MIN(n, (size_t)(RPC_FRAME_HEAD - f->n_head));
@@ -313,7 +313,7 @@ titan_status rpc_filter_server(struct rpc_filter *s, const uint8_t *bytes, size_
             if (f->type == RST_STREAM)
                 stream_end(s, f->stream); /* later frames of the client for this call are dropped */
             else if ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM))
-                stream_half_ends(s, f->stream, false); /* here, too; gRPC then resets the call: the client stops */
+                stream_half_ends(s, f->stream, false); /* dropped, too: gRPC resets the call, and the client stops */
             if (!s->unwanted)
                 buf_put(to_client, (const char *)f->head, sizeof(f->head));
         } else {

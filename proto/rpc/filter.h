@@ -2,7 +2,7 @@
 /* filter.h - limits the bytes of a client's HTTP/2 connection before gRPC reads them. Private to proto/rpc; fuzzed.
  *
  * gRPC's core reads a whole message before it reports the length, and parses header blocks of any length, some in
- * quadratic time (CVE-2023-33953, in Debian 12's). This filter passes bytes frame by frame:
+ * quadratic time (CVE-2023-33953, in Debian 12's gRPC). This filter passes bytes frame by frame:
  *   - a message that announces more than message_max is answered at once, RESOURCE_EXHAUSTED, and its bytes are
  *     dropped; the connection and its other calls continue. gRPC sees the call cancelled, and its frames for an
  *     ended call are dropped;
@@ -47,9 +47,9 @@ struct rpc_filter {
     struct rpc_frames client, server;
     uint32_t block_bytes, block_frames; /* bytes and frames of the client's header block */
     bool dropped;                       /* the client's frame is dropped */
-    bool padded;                        /* the next byte of its DATA frame is the padding length */
-    uint32_t content;                   /* bytes of messages still missing from its DATA frame */
-    bool refusing;                      /* its DATA frame began a message that is too long */
+    bool padded;                        /* the next byte of the client's DATA frame is the padding length */
+    uint32_t content;                   /* bytes of messages still missing from the client's DATA frame */
+    bool refusing;                      /* the client's DATA frame began a message that is too long */
     bool unwanted;                      /* the server's frame is dropped */
     uint32_t last_stream;
     uint32_t credit;    /* dropped bytes: gRPC has not seen them, and does not return their flow-control credit */
@@ -69,7 +69,7 @@ void rpc_filter_free(struct rpc_filter *s);
  * connection after to_client is sent; err has the reason. */
 titan_status rpc_filter_client(struct rpc_filter *s, const uint8_t *bytes, size_t n, struct buf *to_server,
                                struct buf *to_client, struct titan_error *err) TITAN_MUST_USE;
-/* Takes n bytes from gRPC: appends the client's bytes to to_client. TITAN_ENOMEM: end the connection. */
+/* Takes n bytes from gRPC: appends the bytes for the client to to_client. TITAN_ENOMEM: end the connection. */
 titan_status rpc_filter_server(struct rpc_filter *s, const uint8_t *bytes, size_t n,
                                struct buf *to_client) TITAN_MUST_USE;
 

@@ -47,7 +47,7 @@ static titan_status add(struct rpc_listeners *all, int fd, enum rpc_listener_kin
     return TITAN_OK;
 }
 
-/* Replaces a socket file without a listening process, and no other file. */
+/* Replaces the file only if it is a socket on which no process listens. */
 static titan_status listen_local(struct rpc_listeners *all, const char *path, mode_t mode, struct titan_error *err)
 {
     struct stat st;
@@ -86,7 +86,7 @@ static uint16_t *port_of(struct sockaddr_storage *address)
                                           : &((struct sockaddr_in *)address)->sin_port;
 }
 
-/* text is for messages; *port: 0 = any; returns the port. A connection inherits its listener's options. */
+/* text is for messages; *port: 0 = any; gets the chosen port. A connection inherits its listener's options. */
 static titan_status listen_at(struct rpc_listeners *all, const struct addrinfo *at, enum rpc_listener_kind kind,
                               const char *text, in_port_t *port, struct titan_error *err)
 {

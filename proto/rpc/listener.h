@@ -27,7 +27,8 @@ titan_status rpc_listeners_add(struct rpc_listeners *all, const char *address, b
 titan_status rpc_listeners_adopt(struct rpc_listeners *all, int fd, struct titan_error *err) TITAN_MUST_USE;
 /* Accepts connections from now on. */
 titan_status rpc_listeners_start(struct rpc_listeners *all, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
-/* Accepts no more connections. Titan's own listeners are closed and their files removed. None may be left. */
+/* Accepts no more connections. Titan's own listeners are closed and their files removed. The call is allowed without
+ * any listener. */
 void rpc_listeners_close(struct rpc_listeners *all);
 
 #endif

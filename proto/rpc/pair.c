@@ -24,8 +24,8 @@ struct rpc_pair {
     struct rpc_tls files;
     struct log log;
     struct stamp seen[FILES];              /* stamps of the files last loaded or rejected */
-    SSL_CTX *context;                      /* a server's; that it can be made is the proof that the files fit */
-    grpc_channel_credentials *credentials; /* a client's */
+    SSL_CTX *context;                      /* for a server; if it can be made, the files fit each other */
+    grpc_channel_credentials *credentials; /* for a client */
 };
 
 static const char *path_of(const struct rpc_tls *tls, int file)
@@ -147,7 +147,7 @@ static titan_status load(struct rpc_pair *pair, struct titan_error *err)
     if (status == TITAN_OK)
         status = context_make(tls, &context, err);
     stamps_read(tls, now);
-    if (status == TITAN_OK && memcmp(now, pair->seen, sizeof(now)) != 0) { /* the texts may be others than OpenSSL's */
+    if (status == TITAN_OK && memcmp(now, pair->seen, sizeof(now)) != 0) { /* OpenSSL may have read other texts */
         status = titan_fail(err, TITAN_EAGAIN, "tls: the files were replaced while they were read");
         SSL_CTX_free(context);
     }
@@ -171,7 +171,7 @@ titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, str
     if (!pair)
         return titan_fail(err, TITAN_ENOMEM, "tls: no memory");
     pair->files = *tls;
-    stamps_read(tls, pair->seen); /* taken before the read: a later check sees changes during it */
+    stamps_read(tls, pair->seen); /* taken before the read, so that a later check sees changes during the read */
     titan_status status = load(pair, err);
     if (status != TITAN_OK) {
         free(pair);

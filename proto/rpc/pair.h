@@ -12,7 +12,7 @@
 
 struct rpc_pair;
 
-/* TITAN_EPERM: users other than its owner have rights to the key. */
+/* TITAN_EPERM: users other than the key's owner have rights to the key. */
 titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, struct titan_error *err) TITAN_MUST_USE;
 void rpc_pair_free(struct rpc_pair *pair); /* NULL is fine */
 /* Loads the files if they have changed and fit each other; true: loaded. Unfit files are logged once. */

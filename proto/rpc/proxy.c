@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.c - see proxy.h. Sockets are level-triggered: what an end has no room for stays in its socket, unwatched. */
+/* proxy.c - see proxy.h. Sockets are level-triggered. Bytes for which an end has no room stay in the socket, which is
+ * then not watched. */
 #include "proto/rpc/proxy.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 enum {
     READ_BYTES = 32 << 10,
-    BACKLOG_BYTES = 64 << 10, /* limit of bytes waiting for a side; beyond it the other side is not read */
+    BACKLOG_BYTES = 64 << 10, /* limit of bytes waiting for a side; beyond this limit the other side is not read */
     READS = 4,                /* reads from one client before other clients have their turn */
     EVENTS = 128,
     BEGIN_MS = 10000, /* time limit for TLS and the first frame */
@@ -89,8 +90,8 @@ static size_t backlog(const struct rpc_proxy_end *end)
     return end->out.len - end->sent;
 }
 
-/* Can OpenSSL's last call be repeated later? A client that leaves during the handshake, such as a port scanner, counts
- * as no failed client. */
+/* Can OpenSSL's last call be repeated later? A client that leaves during the handshake, such as a port scanner, does
+ * not count as a failed client. */
 static bool tls_waits(struct rpc_proxy_connection *c, int rc)
 {
     const int error = SSL_get_error(c->tls, rc);
@@ -303,7 +304,7 @@ static bool arrivals_take(struct rpc_proxy *proxy)
     return !closing;
 }
 
-/* Called after a turn, because the turn's events may name connections that ended in it. */
+/* Called after a turn, because the turn's events may name connections that ended during the turn. */
 static void ended_post(struct rpc_proxy *proxy)
 {
     while (proxy->ended) {

@@ -30,7 +30,7 @@ struct rpc_proxy_end {
  * as refused, to give its place to another connection of its address. */
 enum rpc_cut { RPC_CUT_NOT, RPC_CUT_SOON, RPC_CUT_NOW };
 
-/* Owned by the thread from rpc_proxy_add to the call of ended, except fields marked as the caller's. */
+/* Owned by the thread from rpc_proxy_add() to the call of `ended`, except fields marked as the caller's. */
 struct rpc_proxy_connection {
     LIST_ENTRY(rpc_proxy_connection) link;
     struct rpc_proxy_connection *next_arrival; /* next in the list of arrivals, or of ended connections */
@@ -42,7 +42,8 @@ struct rpc_proxy_connection {
     int64_t deadline_ns; /* monotonic clock; 0: none */
     struct titan_error why;
     struct rpc_tag ended; /* the caller sets its fn and owner */
-    /* What the client's certificate proves, set before gRPC gets a byte. The caller's once identified is true. */
+    /* What the client's certificate proves, set before gRPC gets a byte. It belongs to the caller once `identified` is
+     * true. */
     atomic_bool identified;
     struct rpc_identity identity;
     _Atomic enum rpc_cut cut; /* set by rpc_proxy_cut */
@@ -52,10 +53,10 @@ struct rpc_proxy_connection {
 titan_status rpc_proxy_open(struct rpc_queue *queue, struct rpc_proxy **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Returns after every connection has ended and been posted; NULL is fine. */
 void rpc_proxy_close(struct rpc_proxy *proxy);
-/* The thread owns the descriptors, the filter and tls. ended is posted once, after both sides are closed; why.status is
- * the reason (TITAN_OK: one side has left). */
+/* The thread owns the descriptors, the filter and tls. The tag `ended` is posted once, after both sides are closed;
+ * why.status is then the reason (TITAN_OK: one side has left). */
 void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, int client, int inner);
-/* The connection has not ended, or the caller has not taken its `ended` tag yet. */
+/* Ends a connection. Allowed until the caller has taken the connection's `ended` tag. */
 void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, enum rpc_cut how);
 
 #endif

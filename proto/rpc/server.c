@@ -2,17 +2,15 @@
 /* server.c - see server.h.
  *
  * gRPC does not report a call's connection, and names an adopted connection by its descriptor's number, which is
- * reused. So each connection has a gRPC server of its own, with the memory quota of its user or address (tenant.h). It
- * is freed when the proxy has closed the connection, gRPC's server is down, and no call refers to it.
+ * reused. So each connection has a gRPC server of its own, with the memory quota of its user or address (tenant.h). A
+ * connection is freed when the proxy has closed it, its gRPC server is down, and no call refers to it.
  *
- * A call starts as a slot offered to gRPC for the next call of a connection, and is
- * freed when all its tags are back:
+ * A call starts as a slot offered to gRPC for the next call of a connection, and is freed when all its tags are back:
  *
  *   request_tag  a call took the slot (or the server shuts down)
  *   close_tag    RECV_CLOSE_ON_SERVER: the call has ended on the wire, in any way; informs the handler
  *   recv_tag     one RECV_MESSAGE at a time; the first after the caller is authorized
- *   send_tag     one batch at a time: headers, a message, the final status, as many of them as are due
- *  */
+ *   send_tag     one batch at a time: headers, a message, the final status, as many of them as are due */
 #include "proto/rpc/server.h"
 
 #include <grpc/grpc_posix.h>
@@ -67,9 +65,9 @@ struct connection {
     struct rpc_identity identity; /* identity of a client without a certificate */
     char peer[208];               /* "unix:USER", "ipv4:127.0.0.1:5000" */
     uint64_t named;               /* hash of the certificate or token of its calls; 0: none known */
-    uint32_t n_begun;             /* calls with their first message that have not ended */
+    uint32_t n_begun;             /* calls whose first message has arrived and that have not ended */
     uint32_t n_slots;
-    uint32_t n_alive;           /* slots and calls that refer to it */
+    uint32_t n_alive;           /* slots and calls that refer to this connection */
     bool ended, shutting, down; /* closed by the proxy; gRPC's shutdown is requested, and done */
 };
 
@@ -220,7 +218,7 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
 {
     struct titan_error err;
     ProtobufCMessage *message = NULL;
-    const size_t most = message_max(call->connection); /* the proxy passes no longer message */
+    const size_t most = message_max(call->connection); /* the proxy passes no message with more bytes */
     titan_assert(grpc_byte_buffer_length(call->incoming) <= most);
     if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK)
         rpc_call_finish(call, err.status, err.msg);
@@ -239,8 +237,8 @@ static void refused(struct rpc_server *server, const char *why)
     tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
 }
 
-/* The clients of an address with one certificate or token may have as many connections as all its clients without any:
- * max_peer_connections. */
+/* Names a connection by the certificate or token of its calls. At one address, at most max_peer_connections connections
+ * may have the same name; as many may have no name. */
 static void connection_name(struct connection *c, const char *name)
 {
     struct rpc_server *server = c->server;
@@ -304,7 +302,7 @@ static uint32_t first_ms(const struct rpc_call *call)
     return call->endpoint->method.first_ms ? call->endpoint->method.first_ms : call->server->options.request_ms;
 }
 
-/* Ends late requests: an incomplete request holds a slot of its user's calls. */
+/* Ends late requests, because an incomplete request counts against its user's calls. */
 static void look_for_late(uv_timer_t *timer)
 {
     struct rpc_server *server = timer->data;
@@ -325,7 +323,7 @@ static void look_for_late(uv_timer_t *timer)
         (void)uv_timer_stop(timer);
 }
 
-/* Counts the call against its caller. Not NULL: the reason why the call is refused. */
+/* Counts the call against its caller. Returns NULL, or the reason why the call is refused. */
 static const char *charge(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
@@ -501,7 +499,7 @@ titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *messag
     return TITAN_OK;
 }
 
-/* A packed message is a buffer of gRPC's, whose type callers of the server do not see. */
+/* A packed message is really a buffer of gRPC; callers of the server do not see the buffer's type. */
 struct rpc_packed *rpc_packed_new(const ProtobufCMessage *message)
 {
     return (struct rpc_packed *)rpc_pack(message);
@@ -655,7 +653,7 @@ static void connection_ended(struct rpc_tag *tag, bool ok)
         (void)atomic_fetch_sub(&server->queue.n_connections, 1);
     if (c->proxy.why.status != TITAN_OK)
         refused(server, c->proxy.why.msg);
-    connection_shut(c, false); /* gRPC finds its end closed; a process before its exec may still have a copy */
+    connection_shut(c, false); /* gRPC may not see the close: a forked process before its exec may still have a copy */
     connection_free(c);
 }
 
@@ -697,7 +695,7 @@ static grpc_server *grpc_open(const struct connection *c)
         rpc_arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
         rpc_arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                     c->tenant->kind == RPC_ID_UID ? options->idle_ms : options->tcp_idle_ms),
-        /* BDP pings on every connection dominate: with 1,000 agents 63 % of a core, without them 23 %. */
+        /* No BDP pings: with pings on every connection 1,000 agents take 63 % of a core, without pings 23 %. */
         rpc_arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
         rpc_arg_int(GRPC_ARG_ENABLE_CHANNELZ, 0),
         rpc_arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
@@ -708,7 +706,7 @@ static grpc_server *grpc_open(const struct connection *c)
         rpc_arg_int(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, RPC_FRAME_MAX),
         /* Without a table, headers never refer to earlier answers. So the filter may drop an answer. */
         rpc_arg_int(GRPC_ARG_HTTP2_HPACK_TABLE_SIZE_ENCODER, 0),
-        /* Identity only: a small compressed message could exceed the limit when decompressed. */
+        /* No compression: a small compressed message could exceed the limit when decompressed. */
         rpc_arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
@@ -718,8 +716,8 @@ static grpc_server *grpc_open(const struct connection *c)
     return grpc;
 }
 
-/* Gives gRPC one end of a socket pair, and the proxy the other end and fd. Not NULL: the reason why the connection is
- * refused. */
+/* Gives gRPC one end of a socket pair, and the proxy the other end and fd. Returns NULL, or the reason why the
+ * connection is refused. */
 static const char *connection_open(struct connection *c, int fd, enum rpc_listener_kind kind)
 {
     struct rpc_server *server = c->server;
@@ -762,8 +760,8 @@ static const char *connection_open(struct connection *c, int fd, enum rpc_listen
     return NULL;
 }
 
-/* Finds out whose a new connection is. Not NULL: the reason why it is refused. A connection takes three descriptors.
- * TCP gets half of all descriptors, the Unix sockets the rest. */
+/* Finds the tenant of a new connection. Returns NULL, or the reason why the connection is refused. A connection takes
+ * three descriptors. TCP gets half of all descriptors, the Unix sockets the rest. */
 static const char *refusal(struct connection *c, int fd, enum rpc_listener_kind kind)
 {
     struct rpc_server *server = c->server;

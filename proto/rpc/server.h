@@ -65,16 +65,16 @@ struct rpc_server_options {
     void *data;                    /* for every callback */
     uint32_t max_message_bytes;    /* 0 = 4 MiB */
     uint32_t max_queue;            /* messages queued per outgoing stream; 0 = 256 */
-    uint32_t max_connections;      /* for all Unix sockets, and for all TCP; 0 = 4096 */
+    uint32_t max_connections;      /* for all Unix sockets together, and for all of TCP; 0 = 4096 */
     uint32_t max_user_connections; /* per uid; 0 = 256. Neither limit applies to root and the uid of this process */
     uint32_t max_users;            /* uids with connections at a time, besides root and this process's uid; 0 = 512 */
     /* TCP connections per address (IPv6: per /64), per certificate or token of accepted calls, and for callers without
      * certificate and token. A new connection ends the oldest connection without a call. 0 = 256 */
     uint32_t max_peer_connections;
     /* Open calls per uid, certificate or token; calls without any of these count per address. Root and this process's
-     * uid have no limit. 0 = 4096. Of health and reflection 16 may be open, per uid or address. */
+     * uid have no limit. 0 = 4096. Of the calls of health and reflection, 16 may be open per uid or address. */
     uint32_t max_user_calls;
-    uint32_t max_user_message_bytes; /* largest message of another uid or over TCP; 0 = max_message_bytes */
+    uint32_t max_user_message_bytes; /* largest message from another uid or over TCP; 0 = max_message_bytes */
     /* Limit of gRPC's memory for one uid or address: incomplete messages and unsent output. Beyond the limit streams
      * are aborted. Many addresses together share four times this amount, and so do many uids. 0 = 64 MiB */
     uint64_t memory_bytes;
@@ -112,9 +112,9 @@ titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_er
 titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
 /* Status in grpc.health.v1: for service "" and every served service. */
 void rpc_server_set_serving(struct rpc_server *server, bool serving);
-/* Rights have changed or ended: calls options.review and review_connection again. A refused call ends with the error,
- * and its queue is dropped; a refused connection is cut within 2 s, after its last output. Calls that are ending anyway
- * continue. */
+/* Call it when rights have changed or ended. It calls options.review and review_connection again. A refused call ends
+ * with the error, and its queue is dropped; a refused connection is cut within 2 s, after its last output. Calls that
+ * are ending anyway continue. */
 void rpc_server_review(struct rpc_server *server);
 /* Refuses new calls, lets running calls finish for grace_ms, cancels the rest, then calls done (on the loop) exactly
  * once. done may free the server. */
@@ -147,8 +147,8 @@ void *rpc_call_data(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call);
 /* Never NULL; borrowed until on_close. */
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call);
-/* The caller renewed its certificate over its connection. The connection and its calls get the new certificate's
- * end. */
+/* The caller renewed its certificate over its connection. The connection and its calls may now last until the new
+ * certificate ends. */
 void rpc_call_renewed(struct rpc_call *call, int64_t until_ms);
 /* For options.authorize: sets an identity beyond the transport's (RPC_ID_TOKEN). */
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity);

@@ -65,7 +65,7 @@ static void watch(struct rpc_call *call, const ProtobufCMessage *message, void *
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-/* The assembler includes the set: no generated source, no copy. */
+/* The assembler includes the set, so no source is generated from it. */
 __asm__(".pushsection .rodata\n"
         ".balign 8\n"
         ".global titan_descriptors\n"
@@ -96,7 +96,7 @@ static const struct {
     {MESSAGE, 8, LEAF},       {GROUP, 2, LEAF},                               /* oneofs; values or methods */
 };
 
-/* The bytes of the first such field; none: empty. */
+/* The bytes of the first field with the wanted number; empty: there is no such field. */
 static struct rpc_wire field_of(struct rpc_wire w, uint32_t wanted)
 {
     struct rpc_wire inside;
@@ -106,7 +106,8 @@ static struct rpc_wire field_of(struct rpc_wire w, uint32_t wanted)
     return (struct rpc_wire){w.end, w.end};
 }
 
-/* Does a definition of this kind have the symbol ("Titan.Submit"), or hold its definition? A file only holds them. */
+/* Is w, a definition of this kind, the definition of the symbol ("Titan.Submit"), or does it contain that definition? A
+ * file only contains definitions. */
 static bool defines(struct rpc_wire w, enum kind kind, const char *symbol)
 {
     const struct rpc_wire name = field_of(w, kind == PROTO_FILE ? PACKAGE : NAME);

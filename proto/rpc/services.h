@@ -19,8 +19,8 @@ extern const struct rpc_method rpc_services_methods[RPC_SERVICES_METHODS]; /* da
 /* Every .proto file of Titan as one serialized google.protobuf.FileDescriptorSet, embedded at build time. */
 extern const unsigned char titan_descriptors[];
 extern const size_t titan_descriptors_bytes;
-/* The serialized FileDescriptorProto in a set with this name, or with the definition of a symbol
- * ("titan.v1.Titan.Submit"). at NULL: none. */
+/* Finds in a set the serialized FileDescriptorProto with this name, or with the definition of a symbol
+ * ("titan.v1.Titan.Submit"). at NULL: there is none. */
 struct rpc_wire rpc_services_file(struct rpc_wire set, const char *name);
 struct rpc_wire rpc_services_symbol(struct rpc_wire set, const char *symbol);
 

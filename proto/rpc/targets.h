@@ -21,9 +21,9 @@ titan_status rpc_target_check(const char *target, struct titan_error *err) TITAN
 /* Parses "unix:PATH", "HOST:PORT", or several HOST:PORT: "a.example:7071,b.example:7071". TITAN_EINVAL names the wrong
  * or repeated entry and its position. No name is resolved. */
 titan_status rpc_targets_parse(const char *text, struct rpc_targets *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Appends the result of one address to said: "a.example:7071: Connection refused". */
+/* Appends the result of one address to `reported`: "a.example:7071: Connection refused". */
 void rpc_targets_report(char reported[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why);
-/* Prefix of an error without an answer; the address and the cause follow. */
+/* Prefix of the error when no server answers; the address and the cause follow. */
 #define RPC_NO_ANSWER "no answer from the server at "
 
 #endif

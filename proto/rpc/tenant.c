@@ -147,8 +147,8 @@ void rpc_tenant_connected(struct rpc_tenants *all, struct rpc_tenant *tenant, in
     class->n_connections += (uint32_t)by;
     tenant->n_connections += (uint32_t)by;
     if (by == 1 && tenant->n_connections == 1) {
-        /* The pool that the fewest use; of equals not the last one, which may still hold memory of a user that has
-         * left. */
+        /* Chooses the pool with the fewest tenants. Of equal pools it avoids the pool chosen last, where memory of a
+         * user that has left may still be. */
         tenant->pool = &class->pools[class->next_pool++ % n_pools[kind]];
         for (size_t i = 0; i < n_pools[kind]; i++)
             if (class->pools[i].n < tenant->pool->n)

@@ -51,11 +51,11 @@ struct rpc_tenants {
 
 /* The tenant of a new connection; NULL: refused. The caller gets a reference. */
 struct rpc_tenant *rpc_tenant_of_user(struct rpc_tenants *all, int fd);
-/* text gets the address with the port as gRPC writes it. A host is an address; an IPv6 host is its /64, because one
- * host can choose any address in it. */
+/* text gets the address with the port as gRPC writes it. Each address is one tenant. With IPv6, all addresses of a /64
+ * are one tenant, because one host can choose any of them. */
 struct rpc_tenant *rpc_tenant_of_address(struct rpc_tenants *all, int fd, char *text, size_t text_bytes);
-/* Returns the tenant that a connection's call counts against: the caller if it has a certificate or token, from any
- * address. NULL: out of memory. The caller gets a reference. */
+/* Returns the tenant against which a connection's call counts. A caller with a certificate or token has a tenant of its
+ * own, at any address. NULL: out of memory. The caller gets a reference. */
 struct rpc_tenant *rpc_tenant_of_call(struct rpc_tenants *all, struct rpc_tenant *connection,
                                       const struct rpc_identity *caller);
 void rpc_tenant_unref(struct rpc_tenants *all, struct rpc_tenant *tenant);

@@ -7,7 +7,7 @@
 
 #include <limits.h>
 
-/* PEM files: the authority of the peers' certificates, and the own certificate chain and key. A client may have no
+/* PEM files: the authority of the peers' certificates, and this side's certificate chain and key. A client may have no
  * certificate (certificate and key ""). */
 struct rpc_tls {
     char ca[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
