@@ -110,7 +110,7 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
     }
     if (status == TITAN_OK)
         return stopped ? 128 + stopped : 0;
-    /* If one rank fails, the other ranks see a vanished peer. They report nothing. */
+    /* If one rank fails, the other ranks see only that a peer has vanished. So they report nothing. */
     if (status == TITAN_EPEER)
         return titan_status_exit(status);
     err.status = input_status(err.status);
@@ -131,10 +131,10 @@ static void note_signal(int sig)
     }
 }
 
-#define LAST_WORDS_S 5 /* time in which all ranks must end after one has failed */
+#define LAST_WORDS_S 5 /* time in which all ranks must end after one rank has failed */
 
-/* Waits for all ranks and returns the run's exit code. The first failure is the run's: ranks that end because of it
- * report nothing more. But a fault's code replaces the code of a rank that only lost its peer. */
+/* Waits for all ranks and returns the run's exit code. The code of the first failure counts, because ranks that end
+ * because of it report nothing. But the code of a real fault replaces the code of a rank that only lost its peer. */
 static int wait_all(pid_t *pids, int world)
 {
     const int lost_peer = titan_status_exit(TITAN_EPEER);
@@ -144,8 +144,8 @@ static int wait_all(pid_t *pids, int world)
         int status;
         const pid_t pid = waitpid(-1, &status, 0);
         if (pid < 0 && errno == EINTR) {
-            /* Ranks write a checkpoint at a first command to end. A second command to end does not wait for the
-             * checkpoint. */
+            /* At the first signal to end, ranks write a checkpoint. After a second signal, the run does not wait for
+             * the checkpoint. */
             if (saves && pids[0] > 0)
                 (void)kill(pids[0], SOLO_SAVE); /* one rank is enough: all ranks agree on its commands */
             saves = 0;
@@ -266,7 +266,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = comm_shm_segment(cli.world, &memfd, err);
     if (status != TITAN_OK)
         return input_status(status);
-    (void)signal(SIGUSR1, SIG_IGN); /* before there is a state to save */
+    (void)signal(SIGUSR1, SIG_IGN); /* ignored until there is a state to save */
     /* Ranks are forked before anything starts a thread or opens a device. */
     *code = cli.world == 1 ? run_rank(&r, dir, 0, 1, -1) : fork_ranks(&r, dir, cli.world, memfd);
     return TITAN_OK;
@@ -291,7 +291,7 @@ static titan_status check(void *with, const struct args *args, struct titan_erro
     return TITAN_OK;
 }
 
-#define MEASURE_S 2.0 /* for each program class */
+#define MEASURE_S 2.0 /* seconds for each program class */
 
 static titan_status measure(void *with, const struct args *args, struct titan_error *err)
 {
@@ -400,14 +400,15 @@ static titan_status serve(const struct agent_connection_options *o, struct titan
 
     if (snprintf(path, sizeof path, "%s/recipe.toml", o->job_dir) >= (int)sizeof path)
         return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", o->job_dir);
-    TRY(log_start_thread(err));                   /* a thread, because the log is on the job's disk */
-    TRY(membership_agent_open(o, &members, err)); /* first, because last words need the membership */
+    TRY(log_start_thread(err));                   /* a thread writes the log, because the log is on the job's disk */
+    TRY(membership_agent_open(o, &members, err)); /* opened first, because last words need the membership */
     recipe_init(&r);
     titan_status status = recipe_load(&r, path, err);
     if (status == TITAN_OK)
         status = recipe_resolve(&r, err);
     if (status == TITAN_OK) {
-        /* The agent's slots share the machine. So the number of threads stays the same when the membership changes. */
+        /* Threads follow from the largest number of workers, which share the machine. So their number stays the same
+         * when the membership changes. */
         const struct train_options options = {
             .recipe = &r, .membership = members, .threads = threads_each((int)r.elastic.max_workers)};
         status = train(&options, err);
@@ -425,8 +426,8 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
 
     TRY(args_int(args, "page-fd", (struct int_range){3, INT32_MAX}, 0, &page_fd, err));
     TRY(args_int(args, "flight-fd", (struct int_range){3, INT32_MAX}, 0, &flight_fd, err));
-    /* The job may run as another user than the agent. Other processes must not read the token and the epochs' keys in
-     * this process's memory. */
+    /* The job may run as another user than the agent. Other processes of this user must not read the token and the
+     * epochs' keys in this process's memory. */
     if (page_fd)
         (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     TRY(args_int(args, "job", (struct int_range){0, INT64_MAX}, 0, &job, err));
@@ -477,7 +478,7 @@ static const struct command command_serve = {
 
 /* --- the program -------------------------------------------------------------------------------------------------- */
 
-/* Commands get a pointer to an int: the exit code, if it is not a status's. */
+/* `with` of a command points to an int: the exit code, if it does not follow from the status. */
 static const struct command *const commands[] = {
     &command_run,      &command_check,   &command_measure, &plan_command, &eval_command,  &generate_command,
     &tokenize_command, &convert_command, &verify_command,  &data_command, &command_serve, NULL};

@@ -27,16 +27,16 @@ struct planner {
     int world;                              /* 0 = as in the file */
     double memory_gib;                      /* 0 = as in the file */
     const struct machine *machine;          /* NULL = as in the file */
-    struct machine resized;                 /* with --memory or device.memory */
+    struct machine resized; /* copy of the machine with another memory size (--memory or device.memory) */
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
-    /* The CPU device, opened for its sizes and fast types. It stays closed if the plan is for GPUs or the open fails.
-     */
+    /* The CPU device. It is opened for its sizes and fast types; it stays closed if the plan is for GPUs, or if the
+     * open fails. */
     struct device_handle device;
     char table_path[PATH_MAX];
     struct cost_table table;
-    struct cost cost; /* costs of the forecast; passes use the cost model's, as in a run */
+    struct cost cost; /* costs for the forecast; passes use the cost model, as in a run */
 };
 
 /* --- command line ------------------------------------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ static titan_status write_files(const struct planner *p, const struct simulation
     return TITAN_OK;
 }
 
-/* Checks an evaluation's programs as a step's are checked, and adds them to the forecast. f NULL: checks alone. */
+/* Checks an evaluation's programs like a step's programs, and adds them to the forecast. f NULL: only checks. */
 static titan_status add_evaluation(const struct plan_options *of_step, struct forecast *f, struct titan_error *err)
 {
     struct plan_options options = *of_step;
@@ -186,8 +186,8 @@ static titan_status report_plan(struct planner *p, const struct plan *plan, stru
 
 /* --- measured costs ----------------------------------------------------------------------------------------------- */
 
-/* Opens the table of measured costs. A table named by --costs must fit. The usual place may have no table, or a table
- * of another machine that shares the home folder. */
+/* Opens the table of measured costs. A table named by --costs must fit. In the usual place there may be no table, or
+ * the table of another machine that shares the home folder: it is then not used. */
 static titan_status open_table(struct planner *p, struct titan_error *err)
 {
     const char *given = args_text(p->args, "costs", NULL);
@@ -218,7 +218,7 @@ static titan_status open_table(struct planner *p, struct titan_error *err)
     return status;
 }
 
-/* Opens the costs. A worker has as many threads as `run` gives each worker. */
+/* Opens the costs. Each worker has as many threads as with `run`. */
 static titan_status open_costs(struct planner *p, struct titan_error *err)
 {
     struct cost_host here;
@@ -245,8 +245,8 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     char bound[64];
     bool filled;
 
-    /* The recipe is read for the given number of workers, whatever bounds the file has. Without a number it is the
-     * file's own, or the number that its mesh takes. */
+    /* The recipe is read for the given number of workers, whatever bounds the file has. If no number is given, it is
+     * the number in the file, or the number that the file's mesh needs. */
     recipe_init(&p->recipe);
     TRY(recipe_load_with(&p->recipe, p->args->words[0], p->args, err));
     TRY(hf_config_fill(&p->recipe, NULL, &filled, err));
@@ -263,7 +263,7 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     if (p->world == 0)
         p->world = (int)p->recipe.elastic.max_workers;
     recipe_print_warnings(&p->recipe, stderr);
-    /* "auto" is planned for a GPU: a laptop's device is not where the run will be. */
+    /* "auto" is planned for a GPU, because the run will be on another machine than the laptop that plans it. */
     const double gib = p->memory_gib > 0 ? p->memory_gib : p->recipe.device.memory;
     if (!p->machine)
         p->machine = cost_machine_find(strcmp(p->recipe.device.name, "cpu") == 0 ? "cpu" : "h100");
@@ -274,8 +274,8 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     }
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));
-    /* Takes a run's options on such a device. But a plan that does not fit is not refused, because the report shows
-     * that. */
+    /* The options are those of a run on such a device. But a plan that does not fit is not refused, because the report
+     * shows this. */
     struct plan_options options = {
         .recipe = &p->recipe, .model = p->model, .dt = plan_compute_type(&p->recipe, !for_cpu(p))};
     if (p->device.dev)

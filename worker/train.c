@@ -7,9 +7,9 @@
  *         run_step   gradients, the commit point, the optimizer
  *         evaluate   the loss on the validation data
  *
- * A step is committed when any rank has the statistics that exec_agree sums: everything that can fail because of a peer
- * comes before. An epoch that is revoked in the middle of a step leaves the state of the last committed step. If the
- * revoked step was prepared, the epoch also leaves the data with which finish_step can finish the step
+ * A step is committed when any rank has the statistics that exec_agree sums. Everything that can fail because of a peer
+ * comes before this point. An epoch that is revoked in the middle of a step leaves the state of the last committed
+ * step. If the revoked step was prepared, the epoch also leaves the data with which finish_step can finish the step
  * (docs/membership.md, "What a worker holds").
  *
  * epoch/ has the rest: the data of the process (trainer.h) and of an epoch (epoch.h), an epoch's communicators
@@ -75,7 +75,7 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
         titan_assert(view.epoch > before);
         before = view.epoch;
         trainer_name_rank(t, view.rank);
-        progress_work_begin(); /* between epochs the worker is idle */
+        progress_work_begin(); /* an epoch counts as work; between epochs the worker is idle */
         status = run_epoch(t, &view, &verdict, err);
         if (status != TITAN_OK)
             (void)!failpoint("epoch.over", NULL);
@@ -163,7 +163,7 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
         return groups_wait_for_members(e, err);
     }
-    /* The previous epoch did all steps, but perhaps did not write the last checkpoint. */
+    /* The previous epoch has done all steps, but perhaps has not written the last checkpoint. */
     if (state->step == steps && recipe_writes_checkpoints(r) &&
         e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
         TRY(checkpoints_write_surely(e, &stopped, err));
@@ -181,8 +181,8 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
     else
         *ret = commands & COMMAND_STOP ? VERDICT_STOPPED : VERDICT_PAUSED;
-    /* All ranks stay until rank 0 has committed the last checkpoint. If rank 0 dies before, the others can write the
-     * checkpoint. */
+    /* All ranks stay until rank 0 has committed the last checkpoint. If rank 0 dies before this, the other ranks can
+     * write the checkpoint. */
     TRY(groups_wait_for_members(e, err));
     publish_step_alone(e);
     return TITAN_OK;
@@ -233,12 +233,12 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
     step_clock_lap(clock, STEP_COMPUTE);
     if (e->state.buddy)
-        TRY(buddy_settle(e->state.buddy, err)); /* the buddy has the gradients, too */
+        TRY(buddy_settle(e->state.buddy, err)); /* afterwards the buddy has the gradients, too */
     step_clock_arrive(clock, exec_waited_ns(e->exec), &e->t->device);
     TRY(exec_agree(e->exec, &statistics, err)); /* the commit point: from here on no peer is needed */
     step_clock_begin(clock);
     TRY(decide(e, statistics, &update, err));
-    checkpoints_await_copy(e);              /* a started checkpoint has copied the values that the update changes */
+    checkpoints_await_copy(e); /* afterwards a started checkpoint has copied the values that the update changes */
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
     TRY(profile_end_step(e, err));
     const titan_status status = commit_step(e, err);
@@ -270,7 +270,7 @@ static titan_status decide(struct epoch *e, const double *statistics, const stru
     return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, statistics, err) : TITAN_OK;
 }
 
-/* Counts the step, whose update is enqueued or was skipped. Too many skipped steps in a row end the run. */
+/* Counts a step whose update is enqueued or was skipped. Too many skipped steps in a row end the run. */
 static titan_status commit_step(struct epoch *e, struct titan_error *err)
 {
     const struct held_shards *shards = &e->state.shards;

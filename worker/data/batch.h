@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch.h - a microbatch in LOAD's form: five numbers per token, and two for each module of multi-token prediction.
+/* batch.h - a microbatch in the form that LOAD reads: five numbers per token, and two more for each module of
+ * multi-token prediction.
  *
  * index = sequence*t + position numbers a microbatch's tokens; a query sees the keys from its document's start to
- * itself, and positions count from there. Pure.
+ * itself. Positions count from the document's start. Pure.
  *
- * Module k has at position i the input and the target of position i + k. Position i counts in the module under three
- * conditions: i + k is in the same sequence, i + k itself counts for the loss, and its input and target are of i's
- * document. Beyond the sequence the input is token 0. Such an input, or an input of another document, reaches no
- * position that counts. Attention brings it only to later positions of i's document, and the inputs of these positions
- * lie even further on. */
+ * At position i, module k has the input and the target of position i + k. Position i counts in the module under three
+ * conditions: i + k is in the same sequence, it counts for the loss itself, and its input and target belong to the
+ * document of i. Behind the end of the sequence, the input is token 0. Neither this input nor an input of another
+ * document affects a position that counts. Attention brings them only to later positions of i's document, and the
+ * inputs of these positions lie even further on. */
 #ifndef TITAN_WORKER_DATA_BATCH_H
 #define TITAN_WORKER_DATA_BATCH_H
 

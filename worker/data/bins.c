@@ -21,8 +21,8 @@ titan_status bins_fill(const struct bin_document *documents, uint64_t n, uint64_
     if (!bin_of || !room)
         return titan_fail(err, TITAN_ENOMEM, "no memory to pack %" PRIu64 " documents", n);
 
-    /* Each document takes its places from the first bin with enough room. `room` is a binary tree: a node has the most
-     * room of the leaves below it. Leaves [leaves, 2 leaves) are the bins. An empty bin has all its room. */
+    /* Each document goes into the first bin with enough room. `room` is a binary tree: a node has the largest room of
+     * the leaves below it. Nodes [leaves, 2 * leaves) are the leaves, one for each bin. */
     for (uint64_t i = 0; i < 2 * leaves; i++)
         room[i] = places;
     for (uint64_t d = 0; d < n; d++) {
@@ -43,7 +43,7 @@ titan_status bins_fill(const struct bin_document *documents, uint64_t n, uint64_
         ret->places += needs;
     }
 
-    /* The documents of each bin follow each other. */
+    /* Sorts the documents by bin. */
     ret->first = calloc(ret->n + 2, sizeof(*ret->first));
     ret->documents = calloc(n + 1, sizeof(*ret->documents));
     if (!ret->first || !ret->documents) {

@@ -16,7 +16,7 @@ struct template
 {
     const char *name, *begin, *open, *close, *gap, *end, *tail; /* begin, open, close, end: a token or "" */
     const char *roles[ROLES];                                   /* NULL: the template has none */
-    bool trims;                                                 /* removes the space at both ends of contents */
+    bool trims;                                                 /* removes white space at both ends of contents */
 };
 
 static const struct template templates[] = {
@@ -97,7 +97,7 @@ struct writing {
     const struct chat *chat;
     struct tokenizer_encoder *encoder;
     struct chat_tokens *out;
-    struct buf text; /* text that is not tokenised yet, and is not trained on */
+    struct buf text; /* text that is not tokenised yet; the run does not train on it */
     const char *why;
     bool answered;
 };

@@ -172,12 +172,12 @@ uint64_t corpus_document(const struct segment *s, uint64_t d)
 void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret)
 {
     titan_assert(n >= 0 && at <= c->tokens && (uint64_t)n <= c->tokens - at);
-    int32_t start = 0; /* where the token's document begins, in the caller's read */
+    int32_t start = 0; /* where the token's document begins, relative to `at` */
     for (int64_t i = 0; i < n;) {
         const struct segment *s = &c->segments[find_segment(c, at + (uint64_t)i)];
         const uint64_t base = at + (uint64_t)i - s->start, documents = s->index.documents;
         const int64_t first = i, end = i + (int64_t)MIN((uint64_t)(n - i), s->tokens - base);
-        if (documents == 0) { /* separators end the documents */
+        if (documents == 0) { /* the segment has no index: separators end the documents */
             for (; i < end; i++) {
                 ret[i] = start;
                 if (tokens[i] == c->separator)
@@ -186,7 +186,7 @@ void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t
             continue;
         }
 
-        /* The last document that begins at or before the segment's token `base`. */
+        /* Finds the last document that begins at or before token `base` of the segment. */
         uint64_t d = 0;
         for (uint64_t hi = documents; hi - d > 1;) {
             const uint64_t mid = d + (hi - d) / 2;
@@ -202,7 +202,7 @@ void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t
             while (base + (uint64_t)(i - first) >= next && d + 1 < documents) {
                 const uint64_t after = corpus_document(s, ++d + 1);
                 start = (int32_t)i;
-                next = after < next ? s->tokens : after; /* offsets that do not ascend are no index */
+                next = after < next ? s->tokens : after; /* not ascending: to the segment's end */
             }
             ret[i] = start;
         }
@@ -269,7 +269,7 @@ uint64_t corpus_documents(const struct corpus *c)
 
 /* --- the vocabulary ----------------------------------------------------------------------------------------------- */
 
-/* at most so many tokens of one file are checked, in so many parts */
+/* at most CHECK_TOKENS tokens of one file are checked, in CHECK_PARTS parts */
 #define CHECK_TOKENS (UINT64_C(1) << 26)
 #define CHECK_PARTS 64
 

@@ -65,7 +65,7 @@ static bool has_split(const struct data_file *file, const void *split)
     return strstr(slash ? slash + 1 : file->path, split);
 }
 
-/* Lists the files of all inputs. It leaves out files of another kind or split than the input is read for. */
+/* Lists the files of all inputs. It leaves out files that are not of the input's kind or split. */
 static titan_status inputs_list(const struct build_options *o, struct inputs *in, struct titan_error *err)
 {
     struct data_files *const f = &in->files;
@@ -145,14 +145,14 @@ titan_status data_build_inputs(const struct build_options *options, uint64_t *re
     TRY(inputs_list(options, &in, err));
     *ret_hash = inputs_hash(options, &in);
     *ret_bytes = 0;
-    for (size_t i = 0; i < in.files.n; i++) /* packed text has about a quarter of its size */
+    for (size_t i = 0; i < in.files.n; i++) /* packed files have about a quarter of their text's size */
         *ret_bytes += in.files.file[i].bytes * (*data_file_packing(in.files.file[i].path) ? 4 : 1);
     return TITAN_OK;
 }
 
 /* --- how far it is ------------------------------------------------------------------------------------------------ */
 
-/* The point from which a build resumes, stored in titan-build.json. Whole shards hold all input up to `place`. */
+/* The point from which a build resumes, stored in titan-build.json. The whole shards hold all input up to `place`. */
 struct state {
     uint64_t inputs_hash;
     struct input_place place;
@@ -201,7 +201,7 @@ static titan_status state_write(const char *dir, const struct state *s, struct t
     return file_replace(path, text.data, text.len, err);
 }
 
-/* *ret_any false: the folder has no stored state. A damaged state becomes a state of other inputs, with hash 0. */
+/* *ret_any false: the folder has no stored state. A damaged state is read as a state of other inputs, with hash 0. */
 static titan_status state_read(const char *dir, struct state *s, bool *ret_any, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = {.limit = STATE_BYTES_MAX};
@@ -258,7 +258,7 @@ struct slot {
     struct piece piece;
 };
 
-/* Piece number i is in slot i % n from the cut until it is written. The reader fills slots, encoders take them in
+/* Piece number i is in slot i % n_slots from its cut until it is written. The reader fills slots, encoders take them in
  * order, and the writer empties them. */
 struct pipeline {
     const struct build_options *opt;
@@ -266,7 +266,7 @@ struct pipeline {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct slot *slots;
-    uint64_t n_slots, cut, taken, written; /* cut, taken, written: pieces so far */
+    uint64_t n_slots, cut, taken, written; /* cut, taken, written: numbers of pieces cut, taken and written */
     bool all_cut, stopped;
     struct titan_error fault; /* fault of the first thread that failed */
     uint32_t width;
@@ -379,7 +379,7 @@ static void *encode_main(void *arg)
 struct build {
     const struct build_options *opt;
     struct inputs in;
-    struct state now;    /* state after the last written document */
+    struct state now;    /* state after the last document that was written */
     struct state stored; /* state in titan-build.json */
     struct shard_writer *writer;
     bool made;        /* this build made the folder */
@@ -453,7 +453,7 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
 {
     uint64_t from = 0, bytes = 0;
     size_t bad = 0;
-    /* a build has one note about replaced bytes, at the first of them */
+    /* a build makes only one note about replaced bytes, at the first of these bytes */
     if (p->replaced > 0 && (b->now.replaced == 0 || b->opt->strict))
         TRY(put_note(b, p, p->replaced_line, "not UTF-8: U+FFFD is in its place (--encoding latin-1 reads it as that)",
                      err));
@@ -484,8 +484,8 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Removes what a killed build had not finished, and with `all` also the shards and notes. Other files stay. Unfinished
- * are shard-N.bin.part, and notes with a temporary name. */
+/* Removes the unfinished files of a killed build: shard-N.bin.part, and notes with a temporary name. With `all` it also
+ * removes the shards and notes. Other files stay. */
 static titan_status clean_folder(const char *dir, bool all, struct titan_error *err)
 {
     DIR *d = opendir(dir);
@@ -508,7 +508,7 @@ static titan_status clean_folder(const char *dir, bool all, struct titan_error *
     return status;
 }
 
-/* Decides by the folder's content: it is empty, has an unfinished build, has all data, or has something else. */
+/* Finds out what the folder has: nothing, an unfinished build, all data, or something else. */
 static titan_status look_around(struct build *b, struct titan_error *err)
 {
     const char *dir = b->opt->out;
@@ -547,7 +547,7 @@ static titan_status look_around(struct build *b, struct titan_error *err)
     b->stored.inputs_hash = hash;
     if (!any)
         return state_write(dir, &b->stored, err);
-    for (size_t i = 0; i < b->stored.set.n; i++) { /* checks that the shards are as the earlier build noted them */
+    for (size_t i = 0; i < b->stored.set.n; i++) { /* checks that the shards are as the earlier build has noted */
         struct mapping m = {0};
         struct shard_header h = {0};
         shard_path(dir, i, path);
@@ -702,7 +702,7 @@ static titan_status build_all(struct build *b, struct titan_error *err)
 
     struct shard_set *const set = &b->now.set;
     b->now = b->stored;
-    b->stored.set = (struct shard_set){0}; /* moved */
+    b->stored.set = (struct shard_set){0}; /* moved to b->now */
     (void)snprintf(set->tokenizer, sizeof(set->tokenizer), "%s", b->opt->tokenizer_name);
     (void)snprintf(set->pattern, sizeof(set->pattern), "%s", tokenizer_pattern(t));
     set->tokenizer_hash = tokenizer_hash(t);
@@ -721,7 +721,7 @@ static titan_status build_all(struct build *b, struct titan_error *err)
             status = state_write(out, &b->now, err); /* notes bad records after the last document */
         if (status == TITAN_OK)
             status = shard_set_write(out, set, err);
-        /* A build that failed before its first whole shard has no state to resume from, so its files go. */
+        /* A build that failed before its first whole shard has no state to resume from. So its files are removed. */
         if (status != TITAN_OK && set->n == 0 && !b->opt->wait && clean_folder(out, true, NULL) == TITAN_OK && b->made)
             (void)rmdir(out);
     }

@@ -23,7 +23,7 @@
 #define LINE_NS INT64_C(30000000000)
 
 struct progress_line {
-    bool live; /* on a terminal: redraws one line; elsewhere prints a line now and then */
+    bool live; /* the output is a terminal: one line is redrawn; otherwise a line is printed now and then */
     int64_t began_ns, shown_ns;
     bool shown;
 };

@@ -23,7 +23,7 @@ struct dataset {
     struct dataset_found found[MIXTURE_MAX];
     struct bins bins[MIXTURE_MAX]; /* used with `packs`: samples of whole documents */
     bool packs;
-    uint64_t *windows[MIXTURE_MAX]; /* numbers of the windows that are read; NULL: all */
+    uint64_t *windows[MIXTURE_MAX]; /* numbers of the windows that are read; NULL: all windows */
     int n;
     struct mixture mixture;
     int64_t seq_len, vocab_size;
@@ -33,7 +33,7 @@ struct dataset {
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* Most bytes of text that are tokenised when the run opens. With more text a worker would be late. */
+/* Most bytes of text that are tokenised when the run opens. With more text, a worker would join too late. */
 #define TOKENISE_BYTES_MAX (UINT64_C(256) << 20)
 
 static bool is_bytes(const struct dataset_options *o)
@@ -92,7 +92,7 @@ static titan_status open_text(struct corpus *c, struct dataset_found *found, con
                 source->path);
         return TITAN_EINVAL;
     }
-    /* The folder of the tokens is in the cache, named by the hash of the inputs, or is a temporary folder. */
+    /* The tokens go into a folder of the cache, named by the hash of the inputs, or into a temporary folder. */
     const char *temporary = getenv("TMPDIR");
     const int n = o->cache ? snprintf(folder, PATH_MAX, "%s/data-%016" PRIx64, o->cache, hash)
                            : snprintf(folder, PATH_MAX, "%s/titan-data-XXXXXX", temporary ? temporary : "/tmp");
@@ -104,7 +104,7 @@ static titan_status open_text(struct corpus *c, struct dataset_found *found, con
     titan_status status = data_build(&build, &report, err);
     if (status == TITAN_OK)
         status = corpus_open_shards(c, folder, &set, err);
-    if (!o->cache) { /* mapped files stay readable */
+    if (!o->cache) { /* the folder can be removed, because mapped files stay readable */
         const titan_status removed = dir_remove(folder, status == TITAN_OK ? err : NULL);
         status = status == TITAN_OK ? removed : status;
     }
@@ -125,7 +125,7 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
     const char *const path = source->path;
     const enum data_format format = data_format_of(path);
     const bool text = is_kind(source, "text"), shards = format == DATA_SHARDS;
-    const bool reads = text && !shards && (format != DATA_TEXT || is_bytes(o)); /* the files as they are */
+    const bool reads = text && !shards && (format != DATA_TEXT || is_bytes(o)); /* the files are read as they are */
     bool encoded = !reads;
     found->what = shards || text ? data_format_name(format) : is_kind(source, "sft") ? "conversations" : "JSON lines";
     if (reads)
@@ -146,13 +146,12 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
             return TITAN_EINVAL;
         }
     } else if (reads && format == DATA_TEXT) {
-        /* Packed and UTF-16 files must be decoded. With too much text to decode, such files are left out. */
+        /* Packed and UTF-16 files must be decoded. If there is too much text to decode, such files are left out. */
         TRY(corpus_open_text(c, &files, files.bytes <= TOKENISE_BYTES_MAX / 4, &encoded, err));
         if (encoded)
             corpus_close(c);
     } else if (reads) {
-        /* Files of tokens are one stream in the order of their names. So the code does not guess which files belong to
-         * it. */
+        /* Files of tokens form one stream, in the order of their names. Which files belong to it is never guessed. */
         const char *const held_out = files.left_out.by[OMITTED_HELD_OUT].first;
         int32_t separator = -1;
         if (files.left_out.by[OMITTED_HELD_OUT].n > 0) {
@@ -166,8 +165,8 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
             return TITAN_EINVAL;
         }
         TRY(corpus_open_tokens(c, &files, format, &separator, err));
-        /* Such files do not name their tokenizer, so the run's has the separator of documents. With "bytes" the format
-         * has it. */
+        /* Such files do not name their tokenizer. So the separator is the one of the run's tokenizer, or with "bytes"
+         * the format's. */
         c->separator = is_bytes(o) ? separator : tokenizer_eos(o->tokenizer);
     }
     found->left_out = files.left_out;
@@ -184,8 +183,8 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
     return TITAN_OK;
 }
 
-/* Chooses the windows that are read. With a mask it keeps only windows with a trained target, so every step has such
- * targets. */
+/* Chooses the windows that are read. With a mask, only windows with a trained target are kept, so that every step has
+ * trained targets. */
 static titan_status choose_windows(struct dataset *ds, int k, const char *path, uint64_t *ret, struct titan_error *err)
 {
     const struct corpus *c = &ds->sources[k];
@@ -345,7 +344,7 @@ void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint6
     for (int k = 0; k < ds->n; k++) {
         const int j = before->n > 0 ? source_before(ds, before, k) : -1;
         uint64_t read = j < 0 ? 0 : before->source[j].from;
-        if (j >= 0 && !same) { /* samples that may have been read; a source's samples are spread over the block */
+        if (j >= 0 && !same) { /* samples that may have been read: those of a source are spread over the block */
             const uint64_t since = samples - before->first;
             read += before->n == 1 ? since : (since + MIXTURE_BLOCK - 1) / MIXTURE_BLOCK * before->source[j].share;
         }

@@ -72,7 +72,7 @@ uint64_t decoded_place(const struct decoded *d)
     return packed_place(d->packed);
 }
 
-/* Reads more bytes after the unused ones. d->fault keeps an error until the last byte before it is given out. */
+/* Reads more bytes behind the unused bytes. d->fault keeps an error until all bytes before it have been given out. */
 static void refill(struct decoded *d, size_t want)
 {
     size_t got = 0;
@@ -103,7 +103,7 @@ static bool next_character(struct decoded *d, uint32_t *ret)
         return true;
     }
     *ret = 0xfffd;
-    if (d->have - d->used == 1) { /* half a unit */
+    if (d->have - d->used == 1) { /* only half of a 16-bit unit is left */
         d->used++;
         return true;
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* decoded.h - a file's text as UTF-8, unpacked (packed.h).
  *
- * The byte order mark decides: UTF-8's is dropped; after UTF-16's the text is UTF-16, and an unpaired surrogate becomes
- * U+FFFD. Without a mark the bytes are passed on as they are, or converted from Latin-1. One thread. */
+ * The byte order mark decides about the encoding. A mark of UTF-8 is dropped. After a mark of UTF-16, the text is read
+ * as UTF-16, and an unpaired surrogate becomes U+FFFD. Without a mark, the bytes are passed on unchanged, or converted
+ * from Latin-1. One thread. */
 #ifndef TITAN_WORKER_DATA_DECODED_H
 #define TITAN_WORKER_DATA_DECODED_H
 
@@ -18,7 +19,7 @@ enum text_encoding { TEXT_UTF8, TEXT_LATIN1, TEXT_UTF16_LE, TEXT_UTF16_BE };
 enum text_encoding decoded_encoding(const void *head, size_t n, enum text_encoding otherwise, size_t *ret_mark);
 
 struct decoded;
-/* otherwise: TEXT_UTF8 or TEXT_LATIN1. Failures of packed_open. */
+/* otherwise: encoding of a file without a mark, TEXT_UTF8 or TEXT_LATIN1. Fails as packed_open() does. */
 titan_status decoded_open(const char *path, enum text_encoding otherwise, struct decoded **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 void decoded_close(struct decoded *d); /* NULL is fine */

@@ -99,8 +99,8 @@ static bool is_link(const FTSENT *e)
     return e->fts_level > 0 && (e->fts_parent->fts_number || (lstat(e->fts_path, &st) == 0 && S_ISLNK(st.st_mode)));
 }
 
-/* Adds the files of one file or folder. name: offset in a path where the file's name begins. SIZE_MAX: the name begins
- * after the root. */
+/* Adds the files of one file or folder. name: offset in a path where the file's name begins; SIZE_MAX: after the
+ * root. */
 static titan_status add_tree(struct data_files *files, const char *root, size_t name, struct titan_error *err)
 {
     char *roots[2] = {(char *)(uintptr_t)root, NULL};
@@ -265,7 +265,7 @@ titan_status data_files_add(struct data_files *files, const char *path, struct t
     if (files->n > before)
         qsort(files->file + before, files->n - before, sizeof(*files->file), compare_paths);
     size_t kept = before;
-    for (size_t i = before; pattern && i < files->n; i++) { /* keeps one entry of a file that two alternatives match */
+    for (size_t i = before; pattern && i < files->n; i++) { /* keeps one entry if two alternatives match a file */
         if (kept > before && strcmp(files->file[i].path, files->file[kept - 1].path) == 0) {
             files->bytes -= files->file[i].bytes;
             free(files->file[i].path);
@@ -329,7 +329,7 @@ static const char *const training_words[] = {"train", "training", NULL};
 
 struct splits {
     bool others;   /* the words dev, test and eval also mark held-out files */
-    bool held_out; /* true: held-out files are wanted; false: the others */
+    bool held_out; /* true: held-out files are wanted; false: all other files */
 };
 
 static bool is_wanted(const struct data_file *file, const void *with)
@@ -362,8 +362,8 @@ static bool is_new(const struct data_file *file, const void *with)
     return !file->linked || !bsearch(&it, own->at, own->n, sizeof(it), compare_inodes);
 }
 
-/* Does the path ask for held-out files? Such a path is a pattern with one of the words, or a folder with exactly such a
- * name. */
+/* Does the path ask for held-out files? It does if it is a pattern with one of the words, or a folder whose name is one
+ * of the words. */
 static bool names_held_out(const char *path)
 {
     const char *last = path + strlen(path);
@@ -395,7 +395,7 @@ void data_files_select(struct data_files *files, size_t from, const char *path, 
     if (any && split != SPLIT_ALL && !names_held_out(path))
         data_files_filter(files, from, s.held_out ? OMITTED_TRAINING : OMITTED_HELD_OUT, is_wanted, &s);
 
-    /* Links to files that are read anyway are left out. */
+    /* Leaves out links to files that are read by their own names. */
     for (size_t i = from; i < files->n; i++) {
         const struct inode it = {files->file[i].device, files->file[i].inode};
         linked = linked || files->file[i].linked;

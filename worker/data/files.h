@@ -6,8 +6,8 @@
  *
  * A file is held out if its name, or a folder's name below the path, has the word "val", "valid" or "validation". If
  * any of the path's files has the word "train", the words "dev", "test" and "eval" also count. A word has no letters
- * around it. A path that asks for held-out files gets them: it is a file, a pattern with such a word, or a folder whose
- * whole name is such a word. */
+ * around it. A path gets held-out files if it asks for them: if it is a file, a pattern with such a word, or a folder
+ * whose whole name is such a word. */
 #ifndef TITAN_WORKER_DATA_FILES_H
 #define TITAN_WORKER_DATA_FILES_H
 
@@ -21,7 +21,7 @@
 
 struct data_file {
     char *path;
-    size_t name; /* offset in path: after the named folder; at the end for a named file */
+    size_t name; /* offset in path where the name begins: after the named folder; for a named file, the path's end */
     uint64_t bytes;
     int64_t changed_ns; /* modification time in its file system */
     dev_t device;
@@ -37,20 +37,21 @@ enum data_omission {
     OMITTED_TWICE,    /* a link to a file that is read by its own name */
     OMITTED_HELD_OUT, /* held out from training */
     OMITTED_TRAINING, /* training data, left out of an evaluation */
-    OMITTED_KIND,     /* another kind of file than the path is read as */
+    OMITTED_KIND,     /* not of the kind that this path's files are read as */
     OMITTED_BINARY,
-    OMITTED_ENCODED, /* packed or UTF-16, beside too much text for a run to decode */
+    OMITTED_ENCODED, /* packed or UTF-16, and the path has too much text for a run to decode */
     DATA_OMISSIONS
 };
 
-/* The wanted files of a path: for training; held out, or all if none is held out; all. */
+/* The wanted files of a path. SPLIT_TRAINING: files that are not held out. SPLIT_HELD_OUT: held-out files, or all files
+ * if no file is held out. SPLIT_ALL: all files. */
 enum data_split { SPLIT_TRAINING, SPLIT_HELD_OUT, SPLIT_ALL };
 
 struct data_left_out {
     struct {
         uint64_t n;
-        char first[384]; /* its path, maybe truncated */
-        int error;       /* errno of the first, or 0 */
+        char first[384]; /* path of the first file, maybe truncated */
+        int error;       /* errno of the first file, or 0 */
     } by[DATA_OMISSIONS];
 };
 
@@ -61,12 +62,12 @@ struct data_files {
     struct data_left_out left_out;
 };
 
-/* Adds the path's regular, non-empty files, sorted among themselves. TITAN_ENOTFOUND: no such path, or the pattern
- * matches nothing; TITAN_EINVAL: it cannot be read. Unreadable files below it are counted. */
+/* Adds the path's regular, non-empty files in sorted order, behind the present files. TITAN_ENOTFOUND: no such path, or
+ * the pattern matches nothing; TITAN_EINVAL: the path cannot be read. Unreadable files below the path are counted. */
 titan_status data_files_add(struct data_files *files, const char *path, struct titan_error *err) TITAN_MUST_USE;
 void data_files_clear(struct data_files *files);
-/* Works on the path's files, which are the files from number `from` on. It removes the other split's files, and links
- * to files that are listed by their own names. */
+/* Removes some of the path's files, which are the files from number `from` on: files of the other split, and links to
+ * files that are listed by their own names. */
 void data_files_select(struct data_files *files, size_t from, const char *path, enum data_split split);
 /* TITAN_EINVAL with the reasons: no file is left. */
 titan_status data_files_none(const struct data_files *files, const char *path, struct titan_error *err) TITAN_MUST_USE;
@@ -77,11 +78,11 @@ void data_files_filter(struct data_files *files, size_t from, enum data_omission
 void data_leave_out(struct data_left_out *left_out, enum data_omission why, const char *path, int error);
 void data_left_out_add(struct data_left_out *to, const struct data_left_out *from);
 uint64_t data_left_out_count(const struct data_left_out *left_out);
-/* "2 files held out by their names (first '/d/val.bin'), ..."; empty if none is left out. */
+/* "2 files held out by their names (first '/d/val.bin'), ..."; empty if no file is left out. */
 void data_left_out_print(const struct data_left_out *left_out, struct buf *out);
 /* Does the name have the word, between non-letters? Ignores case. */
 bool data_name_has(const char *name, const char *word);
-/* Does the path end in suffix? "a.json" also before ".gz" or ".zst". */
+/* Does the path end in `suffix`, perhaps followed by ".gz" or ".zst"? */
 bool data_file_is(const char *path, const char *suffix);
 /* ".gz", ".zst" or "". */
 const char *data_file_packing(const char *path);

@@ -11,8 +11,8 @@
 /* One stream of the bytes of all segments without a checksum in a header. */
 struct stream_hash {
     uint64_t hash, bytes;
-    uint64_t at;    /* end of the regions added so far */
-    uint64_t taken; /* blocks so far */
+    uint64_t at;    /* end of the regions that have been added */
+    uint64_t taken; /* number of blocks that have been hashed */
 };
 
 /* A shard's header; NULL: the segment is of another kind. */

@@ -2,9 +2,9 @@
 /* fingerprint.h - a number for the content of a source of training data: equal for the same tokens in the same order,
  * under any file names.
  *
- * It covers sizes, checksums in shards' headers, and bytes: all of them up to FINGERPRINT_WHOLE, above that
- * FINGERPRINT_BLOCKS evenly spread blocks. So it costs little beside opening the source. Checkpoints store the number:
- * its definition must not change. */
+ * It covers sizes, checksums in shards' headers, and bytes: all bytes if there are at most FINGERPRINT_WHOLE, otherwise
+ * FINGERPRINT_BLOCKS evenly spread blocks. So it costs little in comparison with opening the source. The definition
+ * must not change, because checkpoints store the number. */
 #ifndef TITAN_WORKER_DATA_FINGERPRINT_H
 #define TITAN_WORKER_DATA_FINGERPRINT_H
 

@@ -39,7 +39,7 @@ const char *data_format_name(enum data_format format)
     return names[format];
 }
 
-/* Reads the first bytes of a regular file. Returns their number, 0 if the file cannot be read. */
+/* Reads the first bytes of a regular file. Returns the number of bytes; 0: the file cannot be read. */
 static size_t read_head(const char *path, void *ret, size_t len)
 {
     _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
@@ -109,8 +109,8 @@ static bool is_bin(const struct data_file *file, const void *with)
     return ends_in(file->path, ".bin");
 }
 
-/* Returns the format of the .bin files of a folder or a pattern. Files without a header must have "train" in a name, or
- * have only companions beside them. */
+/* Returns the format of the .bin files of a folder or a pattern. Files without a header count only if one has "train"
+ * in its name, or if all other files are companions. */
 static enum data_format format_of_many(const char *path)
 {
     /* Ends of the names of companions, the files usual beside files of tokens: scripts, indexes, the vocabulary's
@@ -173,8 +173,8 @@ titan_status data_format_files(const char *path, enum data_format format, enum d
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Reads up to len bytes from the beginning of fd. A file that shrank meanwhile gives fewer. Returns 0, or the errno of
- * a failure. */
+/* Reads up to len bytes from the beginning of fd. If the file has shrunk meanwhile, *ret_got is smaller. Returns 0, or
+ * the errno of a failure. */
 static int read_up_to(int fd, uint8_t *out, size_t len, size_t *ret_got)
 {
     titan_assert(fd >= 0);
@@ -221,7 +221,7 @@ static titan_status add_text_file(struct corpus *c, struct data_files *files, co
     if (!why && (!S_ISREG(st.st_mode) || st.st_size <= 0))
         return TITAN_OK;
 
-    /* A small file is read whole, behind the others. */
+    /* A small file is read whole into c->small, behind the other small files. */
     const uint64_t bytes = (uint64_t)st.st_size;
     const bool small = bytes < MAP_BYTES_MIN;
     if (!why && small && !VEC_RESERVE(c->small, c->small_cap, c->small_len + bytes)) {
@@ -281,7 +281,7 @@ titan_status corpus_open_text(struct corpus *c, struct data_files *files, bool d
 
 /* NAME.idx: char[9] "MMIDIDX\0\0", uint64 version, uint8 type of the ids, uint64 sequences S, uint64 documents+1 D,
  * int32 lengths[S], int64 places[S] in bytes, int64 documents[D]: the first sequence of each document. Later bytes of
- * the file are not read. Sequences follow each other in NAME.bin without gaps. So the file is the stream, and the
+ * the file are not read. Sequences follow each other in NAME.bin without gaps. So NAME.bin is the stream, and the
  * places divide it into documents. */
 #define MEGATRON_HEADER_BYTES 34
 
@@ -374,8 +374,7 @@ static titan_status read_llmc_header(const char *path, struct segment *s, int32_
 #define PROBE_PAIRS 4096
 #define PROBE_PAIRS_MIN 16
 
-/* Do the ids seem to have 32 or 64 bits? Read as 16 bits, every second number of such a file is 0 or small. For files
- * without a header. */
+/* For files without a header: do the ids seem to have 32 or 64 bits? Then every second 16-bit number is 0 or small. */
 static bool looks_wide(const uint8_t *at, size_t bytes)
 {
     const size_t pairs = MIN(bytes / 4, (size_t)PROBE_PAIRS);

@@ -44,8 +44,8 @@ titan_status held_out_open(const struct recipe *recipe, const struct tokenizer *
     ret->steps = steps > 0 ? (uint64_t)steps : (windows + batch - 1) / batch;
     ret->samples = steps > 0 ? ret->steps * batch : windows;
 
-    /* The bytes of text of each token inside a text. The first token of a text may lack the space in front of it. Begin
-     * and end of text have 0 bytes, but with the tokenizer "bytes" every token has a byte. */
+    /* Counts the bytes of text of each token, as inside a text: at the beginning of a text, a token may lose the space
+     * in front of it. Begin and end of text have 0 bytes, but with the tokenizer "bytes" every token has a byte. */
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     const bool bytes = tokenizer_vocabulary(tokenizer) == 256;
     ret->token_bytes = calloc((size_t)vocabulary, sizeof *ret->token_bytes);

@@ -82,7 +82,7 @@ struct sample {
     int32_t ids[SAMPLE_TOKENS], starts[SAMPLE_TOKENS];
 };
 
-/* Appends the text of n ids. If an id is no token, or without a tokenizer, it appends all n ids as numbers. */
+/* Appends the text of n ids. If an id is no token, or there is no tokenizer, it appends all n ids as numbers. */
 static void decode(const struct inspection *in, const int32_t *ids, int64_t n, struct buf *out)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;

@@ -12,7 +12,7 @@
 
 struct inspect_options {
     const char *path;
-    const char *tokenizer; /* for decoding; NULL: the tokenizer named by the shards, if it built them */
+    const char *tokenizer; /* for decoding; NULL: the tokenizer that the shards name, if its hash is the shards' */
     const char *pattern;   /* pattern of the tokenizer; NULL: the shards' pattern */
     int64_t samples;       /* number of samples of SAMPLE_TOKENS tokens, at places drawn from the seed */
     uint64_t seed;

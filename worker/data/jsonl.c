@@ -17,8 +17,8 @@ struct scan {
     uint64_t objects[JSONL_DEPTH_MAX / 64]; /* a bit by depth: 1 = object, 0 = array */
     int depth;
     bool value;       /* a value comes next */
-    bool own;         /* the next value is the field's */
-    bool leads;       /* the next value holds the field, if it is an object */
+    bool own;         /* the next value is the value of the field */
+    bool leads;       /* if the next value is an object, it holds the field */
     bool found, text; /* found: the record has the field; text: its value is a string */
     char *string;     /* the field's string */
     size_t string_n;
@@ -184,7 +184,7 @@ static bool read_name(struct scan *s)
         return fail(s, "a name in quotes is missing");
     if (!read_string(s, &name, &n))
         return false;
-    const char *part = s->field; /* the part of the field's name for this object */
+    const char *part = s->field; /* the part of the field's name that this object's member must have */
     bool deep = true;            /* the field's name has a part for this depth */
     for (int i = 1; i < s->depth && deep; i++) {
         const char *dot = strchr(part, '.');

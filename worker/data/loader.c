@@ -58,7 +58,7 @@ titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *er
             titan_assert(sample + i >= 0);
             if (l->opt.samples == 0 || (sample + i < l->opt.global_batch && first + number < l->opt.samples)) {
                 TRY(dataset_sample(l->opt.data, first + number, inputs, targets, starts, err));
-            } else { /* the last step of an evaluation lacks the sample: its row has no counted token */
+            } else { /* the last step of an evaluation has no sample for this row, so no token of the row is counted */
                 memset(inputs, 0, bytes);
                 memset(targets, 0xff, bytes); /* -1 */
                 if (starts)

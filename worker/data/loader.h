@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loader.h - tokens of one rank's microbatches of a step: a function of the step's number and the samples read before.
- * One thread. */
+/* loader.h - loads the tokens of one rank's microbatches of a step. They depend only on the step's number and the
+ * number of samples that were read before. One thread. */
 #ifndef TITAN_WORKER_DATA_LOADER_H
 #define TITAN_WORKER_DATA_LOADER_H
 
@@ -17,11 +17,11 @@ struct loader_options {
     /* share: number of this rank's microbatches of the global batch; first: its first microbatch */
     int64_t share, first;
     int64_t global_batch;              /* samples per step */
-    uint64_t steps_read, samples_read; /* samples_read were read in the first steps_read steps, with any batch size */
+    uint64_t steps_read, samples_read; /* samples of the first steps_read steps, with any batch size */
     bool documents;                    /* attention stays within documents */
-    FILE *log; /* gets a line per sample: step, number in the step, hash of its tokens; NULL = none. Borrowed */
-    /* Size of an evaluation: in a step, samples from its global_batch on are not counted, nor are samples from this
-     * number on over all steps. 0: a training step with all samples. */
+    FILE *log; /* borrowed; gets a line per sample: step, number in the step, hash of the tokens; NULL = no log */
+    /* Number of samples of an evaluation. Samples behind this number are not counted, and neither are samples behind
+     * global_batch in a step. 0: training, where all samples are counted. */
     uint64_t samples;
     const uint16_t *token_bytes; /* [vocabulary]: bytes of text per token; NULL = not counted */
 };

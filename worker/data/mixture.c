@@ -31,7 +31,8 @@ titan_status mixture_init(struct mixture *m, uint64_t seed, int n, const uint64_
         sum += given[k];
     }
 
-    /* Each source's count per block comes by largest remainders. The counts sum to a block exactly. */
+    /* Each source's count per block is found by the method of largest remainders, so that the counts add up to exactly
+     * one block. */
     titan_assert(sum > 0);
     for (int k = 0; k < n; k++) {
         const double exact = given[k] / sum * (double)MIXTURE_BLOCK;
@@ -46,7 +47,7 @@ titan_status mixture_init(struct mixture *m, uint64_t seed, int n, const uint64_
         m->count[most]++;
         rest[most] -= 1;
     }
-    for (int k = 0; shared > MIXTURE_BLOCK; k = (k + 1) % n) { /* the division may have rounded up */
+    for (int k = 0; shared > MIXTURE_BLOCK; k = (k + 1) % n) { /* corrects a division that has rounded up */
         if (m->count[k] > 1) {
             m->count[k]--;
             shared--;

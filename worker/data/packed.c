@@ -31,7 +31,7 @@ struct packed {
     uint8_t *input;
     size_t have, used; /* bytes of `input` */
     bool ended;        /* the file has no more */
-    bool between;      /* at the beginning, or after the end of a member or frame */
+    bool between;      /* reading stands at the file's beginning, or after the end of a member or frame */
 #ifndef TITAN_BARE
     z_stream z;
     ZSTD_DStream *zstd;

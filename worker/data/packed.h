@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* packed.h - reads the bytes of a plain file, a gzip file (RFC 1952, any number of members) or a zstd file (RFC 8878,
- * any number of frames). The first bytes decide, or else the name (files.h). One thread. */
+ * any number of frames). The kind of file is known by its first bytes, or else by its name (files.h). One thread. */
 #ifndef TITAN_WORKER_DATA_PACKED_H
 #define TITAN_WORKER_DATA_PACKED_H
 
@@ -18,8 +18,8 @@ struct packed;
 /* TITAN_EUNSUPPORTED: this build has no zlib and no zstd (BARE=1). */
 titan_status packed_open(const char *path, struct packed **ret, struct titan_error *err) TITAN_MUST_USE;
 void packed_close(struct packed *p); /* NULL is fine */
-/* Reads up to n bytes; fewer only at the end. TITAN_ECORRUPT: the file is not packed so, is damaged, or is cut off.
- * Earlier calls have then returned all bytes before the fault. */
+/* Reads up to n bytes; fewer only at the end. TITAN_ECORRUPT: the file is not packed as its name says, is damaged, or
+ * is cut off. Earlier calls have then returned all bytes before the fault. */
 titan_status packed_read(struct packed *p, void *out, size_t n, size_t *ret_got,
                          struct titan_error *err) TITAN_MUST_USE;
 /* Position in the file as stored. */

@@ -28,15 +28,15 @@ void data_piece_clear(struct piece *p)
 
 struct piece_reader {
     struct piece_reader_options opt;
-    uint64_t file;           /* number of the open file, else of the next */
+    uint64_t file;           /* number of the open file, or else of the next file */
     struct decoded *decoded; /* NULL: no file is open */
     uint64_t bytes_before;   /* bytes of the files before this file */
-    char *buffer;            /* text that was read and not given out yet */
+    char *buffer;            /* text that was read but not given out */
     size_t n, cap;
     enum piece_content content;
     bool ended;            /* the file has no more text */
     bool begun;            /* a piece of the file was given out */
-    bool open_array;       /* the values are in an array whose end has not come */
+    bool open_array;       /* the values are in an array whose end has not been read yet */
     uint64_t line, record; /* lines and records read so far */
     struct data_left_out left_out;
     bool skips;               /* skips the rest of a line that is too long */
@@ -102,7 +102,7 @@ static titan_status fill(struct piece_reader *r, size_t want, struct titan_error
     titan_assert(r->n <= r->cap);
     if (status == TITAN_OK || status == TITAN_ECORRUPT) {
         r->ended = r->n < want || status != TITAN_OK;
-        if (status != TITAN_OK && r->content == PIECE_LINES) /* drops half a line, which is no record */
+        if (status != TITAN_OK && r->content == PIECE_LINES) /* drops an incomplete line, which is no record */
             r->n = last_line_end(r, 0);
         return TITAN_OK;
     }
@@ -140,7 +140,8 @@ static void begin_piece(const struct piece_reader *r, struct piece *ret)
     ret->place = r->bytes_before + decoded_place(r->decoded);
 }
 
-/* Ends the file. A fault of the file itself becomes a bad record in its own piece. *ret_any: this piece exists. */
+/* Ends the file. A fault of the file itself becomes a bad record in its own piece. *ret_any: there was such a fault,
+ * and *ret is its piece. */
 static void end_file(struct piece_reader *r, struct piece *ret, bool *ret_any)
 {
     *ret_any = r->fault.status != TITAN_OK;
@@ -242,7 +243,7 @@ static titan_status next_values(struct piece_reader *r, struct piece *ret, bool 
     for (size_t want = PIECE_BYTES; n == 0; want = MIN(2 * want, LINE_BYTES_MAX + 1)) {
         TRY(fill(r, want, err));
         n = last_value_end(r, &records);
-        if (n == 0 && r->ended) { /* the rest is spaces, or half a record, which the encoder reports as bad */
+        if (n == 0 && r->ended) { /* the rest is spaces or an incomplete record, which the encoder reports as bad */
             const size_t gap = jsonl_gap(r->buffer, r->n);
             n = gap < r->n && r->fault.status == TITAN_OK ? r->n : 0;
             records = n > 0;
@@ -280,7 +281,7 @@ static titan_status next_values(struct piece_reader *r, struct piece *ret, bool 
     return TITAN_OK;
 }
 
-/* Decides by the first bytes: the file has a record per line, an array of records, or records over several lines.
+/* Finds by the first bytes whether the file has a record per line, an array of records, or records over several lines.
  * Skips the lines that an earlier build has written. */
 static titan_status begin_records(struct piece_reader *r, struct titan_error *err)
 {
@@ -313,8 +314,8 @@ static bool spaced(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Is `end` after a single newline between ASCII characters that are no space? Then no match of a tokenizer's pattern
- * crosses it. */
+/* Is `end` right after a newline with an ASCII character before and after it, neither of them a space? Then no match of
+ * a tokenizer's pattern crosses `end`. */
 static bool ends_line(const char *text, size_t end)
 {
     const unsigned char before = (unsigned char)text[end - 2], after = (unsigned char)text[end];
@@ -352,7 +353,7 @@ static titan_status next_text(struct piece_reader *r, struct piece *ret, bool *r
             return TITAN_OK;
         }
         n = data_piece_cut(r->buffer, r->n);
-        if (n == r->n && !r->ended) /* more text decides where to cut */
+        if (n == r->n && !r->ended) /* more text must be read before the place of the cut is known */
             n = 0;
         if (r->ended)
             break;
@@ -501,7 +502,7 @@ static titan_status encode_values(struct piece_encoder *e, struct piece *p, stru
         if (at == p->n)
             return TITAN_OK;
         const size_t whole = jsonl_value(p->bytes + at, p->n - at), n = whole ? whole : p->n - at;
-        const uint64_t lines = count_lines(p->bytes + at, n); /* counted now: decoding overwrites the record */
+        const uint64_t lines = count_lines(p->bytes + at, n); /* before decoding overwrites the record */
         TRY(encode_record(e, p, p->bytes + at, n, here, err));
         here.line += lines;
         at += n;

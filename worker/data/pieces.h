@@ -16,19 +16,19 @@
 #define PIECE_BYTES ((size_t)1 << 20)
 #define LINE_BYTES_MAX ((size_t)1 << 30)
 
-/* An end in the input: of a file's completed records, or of the whole file. Records count from 1; records of JSON lines
- * are lines, empty lines included. */
+/* A place in the input: the end of a file's completed records, or of the whole file. Records count from 1; records of
+ * JSON lines are lines, empty lines included. */
 struct input_place {
-    uint64_t file, record; /* in file number `file`, after its record number `record`; 0 = at its beginning */
+    uint64_t file, record; /* behind record number `record` of file number `file`; record 0 = at its beginning */
 };
 
 struct bad_record {
-    uint64_t record, line; /* line: where it begins; 0 = no line */
+    uint64_t record, line; /* line: line where the record begins; 0 = no line */
     const char *why;
 };
 
 struct piece_document {
-    uint64_t end;        /* the piece's tokens up to and including its eos */
+    uint64_t end;        /* number of the piece's tokens up to and including this document's eos */
     uint64_t text_bytes; /* bytes of the piece's text, up to and including this document */
     struct input_place after;
 };
@@ -38,8 +38,8 @@ struct piece {
     enum piece_content { PIECE_TEXT, PIECE_LINES, PIECE_VALUES } content; /* text of one document, or whole records */
     bool begins, ends;                                                    /* text: the document begins or ends here */
     uint64_t first_record, first_line;                                    /* from 1 */
-    struct bad_record bad;                                                /* why set: a bad record instead of bytes */
-    uint64_t place; /* bytes of all files up to here, for progress */
+    struct bad_record bad; /* if bad.why is set, the piece is this bad record and has no bytes */
+    uint64_t place;        /* bytes of all files up to this piece, for progress reports */
     char *bytes;
     size_t n;
 
@@ -52,7 +52,7 @@ struct piece {
     size_t n_documents, cap_documents;
     struct bad_record *bads; /* in input order */
     size_t n_bads, cap_bads;
-    uint64_t replaced, replaced_line; /* text: invalid UTF-8 parts replaced by U+FFFD; line of the first */
+    uint64_t replaced, replaced_line; /* text: invalid UTF-8 parts replaced by U+FFFD; line of the first part */
 };
 void data_piece_clear(struct piece *p);
 
@@ -68,13 +68,13 @@ struct piece_reader_options {
 titan_status data_piece_reader_open(const struct piece_reader_options *options, struct piece_reader **ret,
                                     struct titan_error *err) TITAN_MUST_USE;
 void data_piece_reader_close(struct piece_reader *r);
-/* *ret, zeroed before, becomes the next piece; *ret_any false = the end. */
+/* *ret must be zeroed, and becomes the next piece. *ret_any false = the end. */
 titan_status data_piece_reader_next(struct piece_reader *r, struct piece *ret, bool *ret_any,
                                     struct titan_error *err) TITAN_MUST_USE;
 /* Files skipped because they are no text. */
 const struct data_left_out *data_piece_reader_left_out(const struct piece_reader *r);
-/* Size of the next piece of n bytes of text. The piece ends with a line near PIECE_BYTES, and no other white space is
- * around that line end. */
+/* Size of the next piece of n bytes of text. The piece ends with the end of a line near PIECE_BYTES that has no other
+ * white space around it. */
 size_t data_piece_cut(const char *text, size_t n);
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */

@@ -309,7 +309,7 @@ struct shard_writer {
     int fd;
     char path[PATH_MAX], part[PATH_MAX + 8];
     struct shard_header header;
-    uint64_t *ends; /* ends of the documents, after a first entry 0 */
+    uint64_t *ends; /* ends of the documents; the first entry is 0 */
     size_t n_ends, cap_ends;
     uint64_t *mask; /* a bit per token; NULL: no mask was given */
     size_t cap_mask;
@@ -357,7 +357,7 @@ titan_status shard_writer_open(const char *path, uint32_t width, uint64_t tokeni
     (void)snprintf(w->part, sizeof(w->part), "%s.part", path);
     w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     titan_status status = w->fd < 0 ? titan_fail_errno(err, "cannot write '%s'", w->part) : TITAN_OK;
-    if (status == TITAN_OK) /* reserves the header's place; its checksums follow at the end */
+    if (status == TITAN_OK) /* reserves the header's place; the final header is written at the end */
         status = write_fully(w, &w->header, sizeof(w->header), err);
     if (status == TITAN_OK)
         *ret = w;
@@ -452,7 +452,7 @@ titan_status shard_writer_finish(struct shard_writer *w, struct shard_info *ret,
     const struct shard_header *h = &w->header;
     *ret = (struct shard_info){h->tokens, h->documents, h->tokens_crc, h->index_crc};
     *ret_id_max = h->id_max;
-    shard_writer_abandon(w); /* frees w; a successfully written file has its final name by now */
+    shard_writer_abandon(w); /* frees w; if the write succeeded, the file already has its final name */
     return status;
 }
 

@@ -22,7 +22,7 @@
 #define SHARD_VERSION_MASKED 2 /* with a mask */
 #define SHARD_HEADER_BYTES 64
 #define SHARD_SET_NAME "titan-data.json"
-#define SHARD_BUILD_NAME "titan-build.json" /* beside it: the build's inputs and progress */
+#define SHARD_BUILD_NAME "titan-build.json" /* a file beside the description: the build's inputs and progress */
 
 /* A shard's header as stored. */
 struct shard_header {
@@ -38,7 +38,7 @@ _Static_assert(sizeof(struct shard_header) == SHARD_HEADER_BYTES, "a shard's hea
 /* Reads the header from a file of `bytes` bytes, and checks it against that size. */
 titan_status shard_header_read(const char *path, const void *file, uint64_t bytes, struct shard_header *ret,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Verifies both checksums of the whole file: TITAN_ECORRUPT. */
+/* Verifies both checksums over the whole file. TITAN_ECORRUPT: one is wrong. */
 titan_status shard_verify(const char *path, const void *file, const struct shard_header *h,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Offsets of the index and of the mask in the file, and the mask's size, 0 = none. */
@@ -72,18 +72,18 @@ titan_status shard_set_read(const char *dir, struct shard_set *ret, struct titan
 titan_status shard_set_write(const char *dir, const struct shard_set *set, struct titan_error *err) TITAN_MUST_USE;
 void shard_path(const char *dir, size_t i, char ret[PATH_MAX]);
 
-/* Opens a folder, or a single shard, as a corpus; *ret has how the data was made (for a single shard: its header's
- * part). Small sets are verified at once. */
+/* Opens a folder, or a single shard, as a corpus; *ret says how the data was made; for a single shard, only as far as
+ * its header says it. Small sets are verified at once. */
 titan_status corpus_open_shards(struct corpus *c, const char *path, struct shard_set *ret,
                                 struct titan_error *err) TITAN_MUST_USE;
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 struct shard_writer;
-/* Writes PATH.part; shard_writer_finish makes it PATH, on disk. */
+/* Writes to PATH.part. shard_writer_finish syncs the file to disk and renames it to PATH. */
 titan_status shard_writer_open(const char *path, uint32_t width, uint64_t tokenizer_hash, int32_t eos,
                                struct shard_writer **ret, struct titan_error *err) TITAN_MUST_USE;
-/* ids: n of `width` bytes each. trained: 0 or 1 per id, in all calls or in none (NULL). */
+/* ids: n of `width` bytes each. trained: 0 or 1 per id; NULL: no mask. Either all calls have it or no call. */
 titan_status shard_writer_add(struct shard_writer *w, const void *ids, const uint8_t *trained, uint64_t n,
                               uint32_t id_max, struct titan_error *err) TITAN_MUST_USE;
 /* Ends the current document. */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_connection.c - membership as an agent decides it (membership.h): the socket, the control thread and the page
- * around the state machine in member.c.
- * One control thread per worker process owns the page's mutex and the socket. The thread must live as long as the
- * process, because the kernel marks the mutex when the thread that holds it ends. So close() only tells the thread to
- * go quiet.
- * The training thread never touches the socket. It queues its messages and wakes the control thread. */
+/* agent_connection.c - membership that the node's agent decides (membership.h). It has the socket, the control thread
+ * and the page; the state machine is in member.c. One control thread per worker process owns the page's mutex and the
+ * socket. The thread must live as long as the process, because the kernel marks the mutex when the thread that holds it
+ * ends. So close() only tells the thread to go quiet. The training thread never touches the socket. It queues its
+ * messages and wakes the control thread. */
 #include "worker/elastic/membership.h"
 
 #include <errno.h>
@@ -40,9 +39,9 @@
 #define PAGE_BYTES 4096
 #define NS_PER_MS INT64_C(1000000)
 #define RETRY_MS 20                  /* between attempts to reach the agent, in the first second */
-#define LAST_LINE_MS 100             /* for the log to write the last line */
+#define LAST_LINE_MS 100             /* time for the log to write the last line */
 #define RETRY_SLOW_MS 200            /* after the first second */
-#define PROGRESS_QUEUE_MAX (1 << 16) /* queued bytes; beyond them only the newest progress is kept */
+#define PROGRESS_QUEUE_MAX (1 << 16) /* queued bytes; when more bytes are queued, only the newest progress is kept */
 #define FLUSH_WAIT_MS 1000           /* how long the last messages may take at exit */
 
 struct agent_connection {
@@ -57,7 +56,7 @@ struct agent_connection {
     int fd;
     struct frame_reader in;
     int64_t retry_at, lost_at;
-    bool received; /* data of the agent, on this connection */
+    bool received; /* the agent has sent data on this connection */
 
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
@@ -66,7 +65,7 @@ struct agent_connection {
     uint8_t *late; /* the newest progress, if the queue had no room for it; NULL = none */
     size_t late_len;
     bool locked, closing, failing;
-    int offered_memfd, memfd; /* of the epoch on offer; of the current epoch */
+    int offered_memfd, memfd; /* descriptors of the epoch on offer and of the current epoch */
     int next_world;           /* 0 = unknown */
     void (*expect_fn)(void *arg, int world);
     void *expect_arg;
@@ -131,7 +130,7 @@ static void host_send(void *arg, const Titan__Internal__WorkerToAgent *message)
         c->late_len = len;
         return;
     }
-    if (late && !progress) /* `late` is of the step before this message */
+    if (late && !progress) /* `late` belongs to a step before this message, so it goes first */
         (void)!frame_put(&c->out, late, c->late_len, -1, NULL);
     if (frame_put(&c->out, bytes, len, -1, &err) != TITAN_OK)
         tlog_warn(&c->log, "message to the agent lost", "reason=\"%s\"", err.msg);
@@ -172,7 +171,7 @@ static void host_end(void *arg, enum member_end why, const char *words)
     log_flush(LAST_LINE_MS);
     if (why == MEMBER_END_UNQUIESCED)
         (void)kill(getpid(), SIGKILL);
-    _exit(1); /* not the worker's own failure: the page has no exit code */
+    _exit(1); /* the worker itself has not failed, so the page gets no exit code */
 }
 
 static void host_note(void *arg, const char *sentence, const char *pairs)
@@ -188,8 +187,8 @@ static void replace_fd(int *fd, int with)
     *fd = with;
 }
 
-/* Listens at host, to which peers connect. A node behind address translation does not own host's address: it listens on
- * all addresses. */
+/* Listens at host, to which peers connect. A node behind address translation does not own this address, so it listens
+ * on all addresses. */
 static titan_status listen_for_peers(struct agent_connection *c, const char *host, struct titan_error *err)
 {
     _cleanup_fd_ int listener = -1;
@@ -218,8 +217,8 @@ static void disconnect(struct agent_connection *c)
         return;
     replace_fd(&c->fd, -1);
     frame_reader_clear(&c->in);
-    /* An agent that hangs up without a message does not want this worker, or has just ended. The next attempt comes
-     * later, not at once. */
+    /* An agent that hangs up without a message does not want this worker, or has just ended. Then the next attempt is
+     * not made at once. */
     if (c->received)
         c->lost_at = c->retry_at = now_ms();
     member_disconnected(enter(c));
@@ -295,8 +294,8 @@ static void connection_free(struct agent_connection *c)
 static void *control_main(void *arg)
 {
     struct agent_connection *c = arg;
-    /* This thread has little to do, but others wait for its answers to commands and for its end. A killed thread ends
-     * only when the scheduler runs it. */
+    /* This thread has little to do, but other processes wait for its answers to commands, and for its end. Even a
+     * killed thread ends only when the scheduler runs it. So it asks for a short time slice. */
     slice_set(SLICE_SHORT_NS);
     int rc = pthread_mutex_lock(&c->page->alive);
     atomic_store(&c->page->locked, rc == 0);
@@ -334,7 +333,8 @@ static void *control_main(void *arg)
         eventfd_t count;
         if (n > 0 && fds[0].revents)
             (void)eventfd_read(c->wake, &count);
-        /* Ticks before it reads commands: a command is judged by the training thread's progress just before it. */
+        /* The tick comes before commands are read, so that a command is judged by the training thread's progress just
+         * before it. */
         member_tick(enter(c), now_ms(), atomic_load(&c->page->actions));
         leave(c);
         if (n > 0 && fds[1].revents)
@@ -344,7 +344,8 @@ static void *control_main(void *arg)
         leave(c);
     }
     connection_free(c);
-    /* This thread holds the page's mutex until the process ends. So the agent sees the process end. */
+    /* This thread holds the page's mutex until the process ends. The agent sees by this mutex that the process has
+     * ended. */
     for (;;)
         (void)pause();
     return NULL;
@@ -374,7 +375,7 @@ static titan_status connection_next(struct membership *m, struct epoch_view *ret
     } else {
         replace_fd(&c->memfd, TAKE_FD(c->offered_memfd));
         ret->memfd = c->memfd;
-        atomic_store(&c->revoked, 0); /* under the lock: a revoke of this epoch comes before or after */
+        atomic_store(&c->revoked, 0); /* under the lock, so that a revoke of this epoch comes either before or after */
     }
     leave(c);
     return status;
@@ -504,12 +505,12 @@ static void connection_close(struct membership *m)
     struct agent_connection *c = self(m);
     wait_flushed(c);
     struct member *member = enter(c);
-    if (!c->failing && member_state(member)->lease_over) /* otherwise the agent gave the reason */
+    if (!c->failing && member_state(member)->lease_over) /* in all other cases the agent gave the reason itself */
         (void)snprintf(c->page->last_words, sizeof(c->page->last_words), "%s", member_stop_reason(member));
     if (!c->failing)
         atomic_store(&c->page->exit_code, 0);
     c->closing = true;
-    /* Wakes it under the lock: the control thread frees everything once it has seen `closing`. */
+    /* The wake is under the lock, because the control thread frees everything once it has seen `closing`. */
     wake(c);
     leave(c);
 }

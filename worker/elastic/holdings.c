@@ -15,7 +15,8 @@ void held_shards_close(struct held_shards *shards)
     *shards = (struct held_shards){0};
 }
 
-/* Does any rank give shard a, or a replica of it? own: only ranks whose own shard it is, not a buddy's copy. */
+/* Does any rank give shard `a`, or a replica of it? own: count only ranks that have it as their own shard, not as a
+ * buddy's copy. */
 static bool is_given(const struct holdings *h, int a, bool own)
 {
     const struct mesh *mesh = &h->from->mesh;
@@ -37,7 +38,8 @@ static struct skipped_steps skipped_of(const struct holding *x)
                                   .last = (uint64_t)x->skipped_last};
 }
 
-/* Decides whether the holdings are a complete state, of which step, and who gives each shard. */
+/* Decides whether the holdings are a complete state. If they are, finds the state's step, and the rank that gives each
+ * shard. */
 static titan_status judge(struct holdings *h, struct titan_error *err)
 {
     const int holders = h->view->holders;
@@ -93,7 +95,7 @@ static titan_status judge(struct holdings *h, struct titan_error *err)
     for (int a = 0; a < holders && h->recovery_source == RECOVERY_SOURCE_BUDDY; a++) {
         if (is_given(h, a, true))
             continue;
-        /* If a shard and all its replicas are gone, its buddy's copy is used. */
+        /* If a shard and all its replicas are lost, the copy that its buddy has is used. */
         for (int buddy = 0; buddy < holders && h->holder[a] < 0; buddy++) {
             const int rank = h->holder[buddy];
             if (rank < 0 || h->copied[buddy] || h->all[rank].owner != a ||
@@ -151,7 +153,8 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
         status = peer_values_gather(ranks, &me, sizeof me, h.all, err);
     for (int r = 0; r < h.ranks && status == TITAN_OK; r++) {
         const struct holding *x = &h.all[r];
-        /* A rank whose shard has another cut does not count in the verdict. It may have more statistics. */
+        /* A rank with shards of another world does not count in the verdict. So its number of statistics may be
+         * larger. */
         const double statistics = x->world == view->holders ? (double)mine->statistics_most : PEER_VALUE_EXACT;
         const struct peer_value reported[] = {{"present", x->present, 0, 1},
                                               {"rank", x->rank, 0, COMM_WORLD_MAX},

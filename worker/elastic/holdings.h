@@ -14,7 +14,7 @@
 /* A worker's shards of one epoch. */
 struct held_shards {
     struct train_state *own;  /* NULL = none */
-    struct train_state *copy; /* of its owner's shard, as a buddy; NULL = none */
+    struct train_state *copy; /* the copy of the owner's shard that this worker keeps as a buddy; NULL = none */
 };
 
 void held_shards_close(struct held_shards *shards); /* leaves it empty */
@@ -22,14 +22,14 @@ void held_shards_close(struct held_shards *shards); /* leaves it empty */
 /* What a worker brings into the next epoch. */
 struct brought {
     struct held_shards shards;
-    bool prepared;            /* the step after own's is prepared */
-    const double *statistics; /* of own's step, for ranks that must finish it; NULL = none */
+    bool prepared;            /* the step after the step of `own` is prepared */
+    const double *statistics; /* of the step of `own`, for ranks that must still finish this step; NULL = none */
     int64_t statistics_size;  /* doubles */
-    int64_t statistics_most;  /* upper bound for any rank of the source epoch */
-    bool published;           /* this worker published own's step, as rank 0 */
+    int64_t statistics_most;  /* upper bound of statistics_size for any rank of the source epoch */
+    bool published;           /* as rank 0, this worker published the step of `own` */
 };
 
-/* Sent as doubles: exact up to 2^53. */
+/* Values are sent as doubles, which are exact up to 2^53. */
 struct holding {
     double present, rank, world, total, step, tokens, skipped, skipped_in_a_row, skipped_first, skipped_last, owner,
         owner_total, prepared, statistics_size, published;
@@ -40,16 +40,16 @@ struct holdings {
     const struct layout *from; /* layout of the source epoch */
     int ranks;                 /* members and departing ranks */
     struct holding *all;       /* (ranks) */
-    int *holder;               /* (shards) rank that gives it; -1: no rank, a replica must give it */
-    bool *copied;              /* (shards) that rank gives a buddy's copy */
+    int *holder;               /* (shards) rank that gives the shard; -1: no rank does, so a replica gives its data */
+    bool *copied;              /* (shards) the rank gives a buddy's copy */
     int *candidates;           /* (shards) scratch */
     enum recovery_source recovery_source;
     uint64_t step, tokens; /* of the most advanced rank */
     struct skipped_steps skipped;
-    int behind;          /* ranks that only prepared that step */
-    int statistics_from; /* a rank with the statistics of that step */
+    int behind;          /* number of ranks that have only prepared `step` */
+    int statistics_from; /* a rank with the statistics of `step` */
     int64_t statistics_size;
-    bool published; /* by a rank that is here */
+    bool published; /* `step` was published by a rank that is here */
 };
 
 /* Collective over the members and departing ranks. from is borrowed. TITAN_ECONFLICT, on every rank alike: the memory

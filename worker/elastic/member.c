@@ -16,8 +16,8 @@
 #include "worker/comm/comm.h"
 
 #define NEVER INT64_MAX
-#define LEASE_LOOKS 8   /* looks at the clock per lease, to notice that the machine stood still */
-#define QUIESCE_LOOKS 4 /* looks at a revoked worker in the time it has to leave */
+#define LEASE_LOOKS 8   /* how often the clock is looked at during a lease, to notice that the machine stood still */
+#define QUIESCE_LOOKS 4 /* how often a revoked worker is looked at in the time that it has to leave */
 
 typedef Titan__Internal__AgentToWorker agent_message;
 typedef Titan__Internal__WorkerToAgent worker_message;
@@ -51,16 +51,16 @@ struct member {
 
     /* Deadlines, milliseconds of the caller's clock. */
     int64_t lease_until, exit_at, ticked_at;
-    int64_t epoch_until; /* end of the lease of its epoch, current or on offer; NEVER = no end */
+    int64_t epoch_until; /* end of the lease of the epoch (current or on offer); NEVER = no end */
     int64_t revoked_at, moved_at, checked_at;
     uint32_t lease_ms;
     uint64_t actions;  /* at the last tick */
     double step_ms[2]; /* of the last two steps */
     bool ended;
 
-    /* State that still holds, and is reported again to the next agent. */
+    /* State that still holds. It is reported again to the next agent. */
     struct quiesced quiesced;           /* the last report of leaving an epoch, with the holdings */
-    struct state_ready ready;           /* the report of the current epoch, once made; otherwise epoch 0 */
+    struct state_ready ready;           /* the report of the current epoch, if it was made; otherwise its epoch is 0 */
     char damaged[PATH_MAX];             /* the path in `ready` */
     struct evaluation_report evaluated; /* the newest evaluation; step 0 = none */
     uint64_t evaluated_epoch;           /* the epoch in which `evaluated` was first reported */
@@ -260,7 +260,7 @@ static void send_to_agent(const struct member *m, const worker_message *message)
         send_to_agent((m), &message_);                                                                                 \
     } while (0)
 
-/* Initializes a part of a message, with its sender filled in. */
+/* Initializes a part of a message, and fills in its sender. */
 #define PART(m, upper, lower)                                                                                          \
     ({                                                                                                                 \
         Titan__Internal__##lower part_ = TITAN__INTERNAL__##upper##__INIT;                                             \
@@ -356,7 +356,7 @@ static void send_failing(struct member *m)
 
 void member_connected(struct member *m, int64_t now_ms)
 {
-    (void)now_ms; /* a connection alone does not keep the lease */
+    (void)now_ms; /* a connection alone does not extend the lease */
     m->state.connected = true;
     m->complaints = 0;
     Titan__Internal__WorkerRegistration registration = PART(m, WORKER_REGISTRATION, WorkerRegistration);
@@ -369,7 +369,7 @@ void member_connected(struct member *m, int64_t now_ms)
     registration.phase = m->state.phase;
     registration.address = m->state.opened ? m->address : "";
     SAY(m, REGISTRATION, registration, &registration);
-    if (m->state.opened && m->state.epoch == 0) /* also after a revoke that came before its first epoch */
+    if (m->state.opened && m->state.epoch == 0) /* also if a revoke came before the member's first epoch */
         send_ready(m);
     if (m->state.phase == PHASE(QUIESCED))
         send_quiesced(m);
@@ -441,7 +441,7 @@ static void drop_offer(struct member *m)
     m->state.offered = 0;
 }
 
-/* The known command to form this epoch: current or on offer; NULL = none. */
+/* Returns the command to form this epoch, if the epoch is the current one or on offer; NULL = neither. */
 static const struct form *known_form(const struct member *m, uint64_t epoch)
 {
     if (m->offered && m->offered->command->epoch == epoch)
@@ -460,8 +460,8 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
         return false;
     }
     if ((o->epoch <= m->state.seen && !MUTANT(WORKER_EPOCH)) || m->state.phase == PHASE(DONE)) {
-        /* The command repeats a known command. Or it names another membership under a known number, or its epoch is
-         * over. */
+        /* There are three cases: the command repeats a known command, names another membership under a known number, or
+         * its epoch is over. */
         const struct form *known = known_form(m, o->epoch);
         if (!known) {
             refuse_stale(m, "form", o->epoch);
@@ -510,9 +510,9 @@ static void hear_revoke(struct member *m, uint64_t epoch, int64_t now_ms)
     if (m->offered && m->state.offered <= epoch)
         drop_offer(m);
     if (m->state.in)
-        revoke_current(m, now_ms); /* when it has left, it reports that it is out of both epochs */
+        revoke_current(m, now_ms); /* when the member has left, it reports that it is out of both epochs */
     else if (epoch > m->quiesced.epoch && m->state.phase != PHASE(DONE))
-        quiet(m, epoch, false); /* revoked before it was entered: no other call reports that */
+        quiet(m, epoch, false); /* the epoch was revoked before it was entered: no other call reports this */
 }
 
 static void stop(struct member *m, unsigned checkpoint, const char *reason)
@@ -530,7 +530,7 @@ static void hear_lease(struct member *m, const Titan__Internal__WorkerLease *o, 
     m->epoch_until = o->epoch_until_ms && !MUTANT(LEASE_IGNORED) ? o->epoch_until_ms : NEVER;
 }
 
-/* The job of a command. A stop and a lease are for the worker at the other end, whatever its job. */
+/* The job that a command is for. A stop and a lease are for the worker on this connection, whatever its job. */
 static uint64_t job_of(const struct member *m, const agent_message *message)
 {
     switch (message->kind_case) {
@@ -574,7 +574,8 @@ static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
         hear_revoke(m, message->revoke->epoch, now_ms);
         break;
     case HEARD(PAUSE): {
-        /* Only rank 0 commands a checkpoint without a pause, and only once: ranks hear of it at different steps. */
+        /* A checkpoint without a pause is commanded only by rank 0, and only once, because ranks hear of it at
+         * different steps. */
         const Titan__Internal__PauseJob *o = message->pause;
         const unsigned commands =
             (o->go_on ? 0 : COMMAND_PAUSE) | (o->checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST : 0);
@@ -652,7 +653,7 @@ static void end(struct member *m, enum member_end why, const char *words)
 }
 
 /* How long a worker without progress may take to leave a revoked epoch. Work that is already on the device may run to
- * the end of the step. One long step does not count. */
+ * the end of the step. The shorter of the last two steps is taken, so that a single long step does not count. */
 static int64_t quiesce_ms(const struct member *m)
 {
     return MAX((int64_t)m->opt.quiesce_ms, (int64_t)(1.5 * MIN(m->step_ms[0], m->step_ms[1])));
@@ -680,7 +681,8 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
         m->moved_at = now_ms;
     m->actions = actions;
     if (now_ms >= m->epoch_until && in_epoch(m)) {
-        /* From now on the others may go on without this worker. Its agent sends the same command if it can. */
+        /* From now on the other members may go on without this worker. The agent sends the same command, if it can
+         * reach the worker. */
         const uint64_t epoch = m->offered ? m->state.offered : m->state.epoch;
         note(m, "the lease of the epoch is over, leaving it", "epoch=%" PRIu64, epoch);
         hear_revoke(m, epoch, now_ms);
@@ -704,7 +706,7 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
 
     if (m->state.in && m->state.in_revoked) {
         const int64_t patience = quiesce_ms(m), late = now_ms - m->checked_at - quiesce_look(m);
-        if (late > 0) { /* this thread did not run, so perhaps the training thread did not either */
+        if (late > 0) { /* this thread did not run, so perhaps the training thread did not run either */
             m->revoked_at += late;
             m->moved_at = MIN(m->moved_at + late, now_ms);
         }
@@ -903,7 +905,7 @@ void member_checkpoint_failed(struct member *m, uint64_t step, const char *path,
     char words[512];
 
     (void)snprintf(words, sizeof words, "%s", reason);
-    /* Cuts the words at bytes that are not UTF-8: at a name that is not text, or at a cut character. */
+    /* Cuts the words at the first bytes that are not UTF-8: a name that is not text, or an incomplete character. */
     words[utf8_check(words, strlen(words))] = '\0';
     text_fit(words, '?');
     if (utf8_check(path, strlen(path)) < strlen(path) || strpbrk(path, "\n\r\t\b\033"))

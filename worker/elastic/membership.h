@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* membership.h - the training loop's source of epochs and commands.
  *
- * Two implementations: agent_connection.c (elastic; the agent decides) and solo.h (`titan-worker run`: fixed members,
- * one epoch). A control thread receives commands. The training thread calls all functions here except the callbacks and
- * progress. */
+ * There are two implementations: agent_connection.c (elastic; the agent decides) and solo.h (`titan-worker run`: fixed
+ * members, one epoch). A control thread receives commands. The training thread calls all functions here except the
+ * callbacks and progress. */
 #ifndef TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 #define TITAN_WORKER_ELASTIC_MEMBERSHIP_H
 
@@ -16,8 +16,9 @@
 #include "base/listen.h"
 #include "worker/metrics/report.h"
 
-/* COMMAND_CHECKPOINT: write a checkpoint first, if the recipe has checkpoints. COMMAND_MUST, with COMMAND_CHECKPOINT:
- * also if the recipe has none. 8 is no command: PART_FAILED (epoch/due.h) shares the mask. */
+/* COMMAND_CHECKPOINT: write a checkpoint first, if the recipe has checkpoints. COMMAND_MUST together with
+ * COMMAND_CHECKPOINT: write it also if the recipe has no checkpoints. 8 is no command: PART_FAILED (epoch/due.h) shares
+ * the mask. */
 enum { COMMAND_PAUSE = 1, COMMAND_STOP = 2, COMMAND_CHECKPOINT = 4, COMMAND_MUST = 16 };
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
@@ -46,14 +47,14 @@ struct epoch_view {
     const char *const *node_names; /* of the same ranks; NULL = no names */
     int memfd;                     /* shared-memory segment; -1 when members span hosts */
     enum state_source source;
-    uint64_t resume_step; /* the coordinator's knowledge; the members' holdings decide */
+    uint64_t resume_step; /* the step that the coordinator knows; the members' holdings decide */
     /* The newest checkpoint, "" = none; with STATE_FROM_MEMORY it is the fallback for an incomplete state. The older
      * checkpoints, newest first, are the fallback for a damaged one. */
     char checkpoint_path[PATH_MAX];
     int n_older;
     const char *const *older_checkpoints;
-    /* For STATE_FROM_MEMORY: the epoch of the wanted shards (0: whatever is installed), and its world. For each of its
-     * ranks: the rank here; -1 = that rank is gone. */
+    /* For STATE_FROM_MEMORY. source_epoch: the epoch of the wanted shards; 0: whatever is installed. holders: its
+     * world. holder_ranks: for each of its ranks, the rank in this epoch; -1 = the rank is gone. */
     bool memory_only; /* leave the epoch if memory does not cover the model */
     uint64_t source_epoch;
     int holders;
@@ -63,11 +64,11 @@ struct epoch_view {
 /* Holdings of a worker that left an epoch (docs/membership.md). */
 struct quiesced {
     uint64_t epoch;
-    uint64_t last_step;       /* of the installed state */
-    bool paused;              /* at an agreed boundary; false = revoked */
+    uint64_t last_step;       /* last step of the installed state */
+    bool paused;              /* left at an agreed boundary; false = revoked */
     bool prepared;            /* step last_step + 1 needs only the sum of AGREE */
-    uint64_t installed_epoch; /* 0 = it has no state */
-    uint64_t pending_epoch;   /* it also has its complete part of this epoch, but did not pass the barrier; 0 = none */
+    uint64_t installed_epoch; /* epoch of the installed state; 0 = the worker has no state */
+    uint64_t pending_epoch;   /* epoch with a complete part here whose barrier was not passed; 0 = none */
 };
 
 /* Rank 0's report of a checkpoint that is complete on disk. */
@@ -80,27 +81,28 @@ struct checkpoint_report {
 
 /* All members of an epoch have their state. */
 struct state_ready {
-    uint64_t epoch, step; /* step: the first to run is step + 1 */
+    uint64_t epoch, step; /* the first step to run is step + 1 */
     enum recovery_source recovery_source;
     uint64_t bytes_moved; /* of all ranks */
     uint64_t params_hash;
     bool rolled_forward;                              /* a prepared step was finished first */
     double connect_ms, plan_ms, state_ms, prepare_ms; /* on this rank */
-    const char *damaged_checkpoint;                   /* refused before another source was used; "" = none */
+    const char *damaged_checkpoint; /* a checkpoint that was refused before another source was used; "" = none */
 };
 
 struct membership;
 struct membership_ops {
-    /* Call once, before the first `next`: data and device are open, so this worker delays none of its epochs. NULL
-     * slot: no process waits for this. */
+    /* Call once, before the first `next`: data and device are open, so that this worker delays none of its epochs. NULL
+     * slot: no process waits for this call. */
     void (*opened)(struct membership *m);
     /* Blocks until the next epoch forms. TITAN_ECANCELLED: the worker must stop; err->msg has the reason. */
     titan_status (*next)(struct membership *m, struct epoch_view *ret, struct titan_error *err);
     /* The control thread calls fn when the current epoch is revoked. Set it before the communicator opens, clear it
-     * (NULL) before the communicator closes; the clear waits for a running callback. */
+     * (NULL) before the communicator closes; clearing waits for a running callback. */
     void (*on_revoke)(struct membership *m, void (*fn)(void *arg), void *arg);
-    /* The control thread calls fn when the next epoch's size becomes known, a step or more before that epoch forms; at
-     * once if it is known already. The clear (NULL) waits for a running callback. NULL slot: never. */
+    /* The control thread calls fn when the next epoch's size becomes known, at least a step before the epoch forms. If
+     * the size is already known, it calls at once. Clearing (NULL) waits for a running callback. NULL slot: fn is never
+     * called. */
     void (*on_next_world)(struct membership *m, void (*fn)(void *arg, int world), void *arg);
     /* Non-zero while the current epoch is revoked; for comm_ops.open. */
     const atomic_int *(*revoked)(struct membership *m);
@@ -111,13 +113,13 @@ struct membership_ops {
     void (*quiesced)(struct membership *m, const struct quiesced *q);
     /* Rank 0 calls it before the first step of the epoch. */
     void (*state_ready)(struct membership *m, const struct state_ready *ready);
-    /* Every rank calls it for every step, once all ranks know the step. No rank calls it for a step that only this rank
-     * knows. Any thread, one at a time. */
+    /* Every rank calls it for every step, as soon as all ranks have the step's report. A rank does not call it for a
+     * step that only this rank has. Any thread, one at a time. */
     void (*progress)(struct membership *m, const struct step_report *report);
     /* Every rank calls it once all ranks have the evaluation. A later epoch may repeat a step's evaluation. */
     void (*evaluated)(struct membership *m, const struct evaluation_report *report);
     void (*checkpoint_written)(struct membership *m, const struct checkpoint_report *report);
-    /* A checkpoint could not be written (path: their folder) or read, and is retried. */
+    /* A checkpoint could not be written (path: the folder of checkpoints) or read, and is retried. */
     void (*checkpoint_failed)(struct membership *m, uint64_t step, const char *path, const char *reason, bool reading);
     void (*finished)(struct membership *m, uint64_t step);
     /* Last words: the process is about to exit with err's status. */
@@ -129,7 +131,8 @@ struct membership {
     char job_dir[PATH_MAX];
     int listener;              /* comm_listen socket of this worker; -1 = none */
     int solo_world, solo_rank; /* solo only: number of members, and this member's rank */
-    /* The run's id and name (worker/checkpoint/folder.h): the same on all its ranks; no other run has the id. */
+    /* The run's id and name (worker/checkpoint/folder.h). All ranks of the run have the same id, and no other run has
+     * it. */
     char run_id[128], run_name[128];
 };
 
@@ -137,7 +140,7 @@ struct membership {
  * (docs/architecture.md, "agent and worker"). */
 struct agent_connection_options {
     const char *socket, *page; /* paths */
-    int page_fd, flight_fd;    /* open page and flight recorder, if this process may not open them; else 0 */
+    int page_fd, flight_fd;    /* open page and flight recorder, if this process may not open these files; else 0 */
     uint64_t job_id, worker_id;
     const char *host;          /* this worker's address for its peers */
     struct listen_ports ports; /* range for its port; 0 = any */

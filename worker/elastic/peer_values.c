@@ -20,7 +20,8 @@ titan_status peer_values_gather(const struct peer_ranks *ranks, const void *mine
     titan_status status = d->ops->copy(ranks->s, memory + all, mine, bytes);
     if (status == TITAN_OK)
         status = ranks->ops->all_gather(ranks->comm, memory, memory + all, bytes, DTYPE_U8, ranks->s);
-    /* The wait for the peers is here. In the copy below it would block the call: the memory is not pinned. */
+    /* Waits for the peers here. Otherwise the copy below would wait for them inside its call, because the memory is not
+     * pinned. */
     if (status == TITAN_OK)
         status = d->ops->stream_sync(ranks->s, err);
     if (status == TITAN_OK)

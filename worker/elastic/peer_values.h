@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peer_values.h - range checks for numbers and strings that ranks send each other. Each value is checked on
- * receipt, before it counts, indexes or becomes an integer. */
+/* peer_values.h - range checks for numbers and strings that ranks send each other. Each value is checked when it is
+ * received: before it is counted, used as an index or converted to an integer. */
 #ifndef TITAN_WORKER_ELASTIC_PEER_VALUES_H
 #define TITAN_WORKER_ELASTIC_PEER_VALUES_H
 
@@ -20,7 +20,8 @@ struct peer_ranks {
     struct stream *s;
 };
 
-/* Gathers `bytes` of each rank, in rank order. Host memory on both sides; waits for the stream. Collective. */
+/* Gathers `bytes` of each rank, in rank order. Both sides are in host memory; the call waits for the stream.
+ * Collective. */
 titan_status peer_values_gather(const struct peer_ranks *ranks, const void *mine, size_t bytes, void *ret_all,
                                 struct titan_error *err) TITAN_MUST_USE;
 
@@ -31,7 +32,7 @@ struct peer_value {
     double value, least, most;
 };
 
-/* TITAN_ECONFLICT: a value is not whole or out of range; the message names it and the rank. about: start of the
+/* TITAN_ECONFLICT: a value is not whole or out of range; the message names the value and the rank. about: start of the
  * message. */
 titan_status peer_values_check(const char *about, int rank, const struct peer_value *reported, size_t n,
                                struct titan_error *err) TITAN_MUST_USE;
@@ -40,7 +41,7 @@ struct peer_words {
     size_t size; /* of the array */
     bool needed;
 };
-/* TITAN_ECONFLICT: the words do not end in their array, or there are none though they are needed. */
+/* TITAN_ECONFLICT: the words do not end in their array, or needed words are empty. */
 titan_status peer_values_check_words(const char *about, int rank, const struct peer_words *reported,
                                      struct titan_error *err) TITAN_MUST_USE;
 

@@ -43,13 +43,14 @@ static titan_status roll_forward(struct restore *r, const double *statistics, st
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     if (mine)
         memcpy(room, statistics, bytes);
-    /* One rank with the statistics sends them to all ranks. Only ranks with the statistics know that the run wants the
-     * step. */
+    /* Only ranks with the statistics know that the run wants the step. One of them sends the statistics to all
+     * ranks. */
     TRY(dev->alloc(p->device->dev, bytes, &memory, err));
     titan_status status = mine ? dev->copy(p->s, memory, room, bytes) : TITAN_OK;
     if (status == TITAN_OK)
         status = p->ops->broadcast(p->comm, memory, bytes, h->statistics_from, p->s);
-    /* The wait for the peers is here. In the copy below it would block the call: the memory is not pinned. */
+    /* Waits for the peers here. Otherwise the copy below would wait for them inside its call, because the memory is not
+     * pinned. */
     if (status == TITAN_OK)
         status = dev->stream_sync(p->s, err);
     if (status == TITAN_OK && !mine)
@@ -80,7 +81,8 @@ struct course {
     char from_run[IDENTITY_RUN_BYTES];
 };
 
-/* Shares the course with all ranks. A new worker has not read the checkpoint from which the run went on. */
+/* Shares the course with all ranks. It is needed because a new worker has not read the checkpoint from which the run
+ * went on. */
 static titan_status share_course(struct restore *r, struct titan_error *err)
 {
     static const char about[] = "what the run has read";
@@ -155,8 +157,8 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     titan_assert(!r->covered && !r->from);
     if (r->view->source != STATE_FROM_MEMORY)
         return TITAN_OK;
-    /* Finds how the source epoch cut the model, and the most statistics of any of its steps: with one microbatch per
-     * sample. */
+    /* Finds how the source epoch cut the model, and the largest number of statistics that one of its steps can have:
+     * with one sample per microbatch. */
     titan_status status = mesh_build(r->recipe, r->view->holders, &mesh, err);
     if (status == TITAN_OK)
         status = layout_of_recipe(r->recipe, r->model, &mesh, &r->from, err);
@@ -177,8 +179,8 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     TRY(failpoint("state.agreed", err));
     if (r->holdings.behind > 0)
         TRY(roll_forward(r, r->brought.statistics, err));
-    /* The run does not go on from replicas that differ. A copy that differs from its owner's shard is not needed,
-     * because the shard is here too. The new epoch makes another copy. */
+    /* The run does not go on from replicas that differ. But a copy that differs from its owner's shard does not matter:
+     * the shard itself is here, and the new epoch makes another copy. */
     struct verified v;
     status = verify_shards(&r->from->mesh, &r->brought.shards, 0, &r->ranks, &v, err);
     if (status == TITAN_ECORRUPT) { /* the same status on all ranks */
@@ -195,7 +197,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-#define LOOK_MS 20   /* between checks for a revoke */
+#define LOOK_MS 20   /* time between two looks for a revoke */
 #define RETRY_MS 500 /* first wait between two attempts; RETRY_MOST_MS: the longest */
 #define RETRY_MOST_MS 5000
 
@@ -213,15 +215,15 @@ struct vote {
     char why[PEER_WORDS];
 };
 
-#define CANDIDATES_MAX 62 /* checkpoints tried from the folder's list; older checkpoints are of no use */
+#define CANDIDATES_MAX 62 /* checkpoints of the folder's list that are tried; older checkpoints are of no use */
 
 /* The checkpoints that rank 0 found in a folder. Other ranks may not see the same files yet. */
 struct listing {
     double unreadable, n, steps[CANDIDATES_MAX];
-    /* Of base/checkpoint_line.h. on_line: checkpoint.load_step is on the run's line, or is not given. */
+    /* As in base/checkpoint_line.h. on_line: checkpoint.load_step is on the run's line, or is not set. */
     double branches, newest, on_line;
     char why[PEER_WORDS];
-    char place[PATH_MAX]; /* for initial_load_path: the folder, or a checkpoint itself */
+    char place[PATH_MAX]; /* for initial_load_path: the folder, or one checkpoint */
 };
 
 static enum outcome outcome_of(titan_status status)
@@ -236,7 +238,7 @@ static enum outcome outcome_of(titan_status status)
         return STALLED;
     case TITAN_EPERM:
         return FORBIDDEN;
-    case TITAN_EIO: /* the checkpoint may be fine: an unmounted share, a disk fault */
+    case TITAN_EIO: /* the checkpoint itself may be fine: a share is not mounted, or a disk has a fault */
     case TITAN_ELIMIT:
     case TITAN_EUNREACHABLE:
         return UNREADABLE;
@@ -245,8 +247,8 @@ static enum outcome outcome_of(titan_status status)
     }
 }
 
-/* Gathers all ranks' results: perhaps only some ranks met a fault. *ret: the worst vote; *ret_by: a rank with this
- * vote. */
+/* Gathers all ranks' results, because a fault may be on some ranks only. *ret: the worst vote; *ret_by: a rank with
+ * this vote. */
 static titan_status vote(struct restore *r, titan_status mine, const char *why, int *ret_by, struct vote *ret,
                          struct titan_error *err)
 {
@@ -272,7 +274,7 @@ static titan_status vote(struct restore *r, titan_status mine, const char *why, 
     return TITAN_OK;
 }
 
-/* Waits between two attempts. *spent_ms: the time waited so far. TITAN_EIO: the waits have used up retry_ms. */
+/* Waits between two attempts. *spent_ms: total time of the waits so far. TITAN_EIO: the waits have used up retry_ms. */
 static titan_status wait_to_read(struct restore *r, const char *path, const char *why, int *spent_ms,
                                  struct titan_error *err)
 {
@@ -293,14 +295,14 @@ static titan_status wait_to_read(struct restore *r, const char *path, const char
                : TITAN_OK;
 }
 
-/* The step in a checkpoint's name; 0 = none, which sorts last. */
+/* The step in a checkpoint's name; 0 = the name has no step; it sorts last. */
 static uint64_t step_of(const char *path)
 {
     const char *name = strrchr(path, '/');
     return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
 }
 
-/* Logs what was not compared, and differences that do not prevent loading. */
+/* Logs which parts of the checkpoint's identity were not compared, and differences that do not prevent loading. */
 static void log_notes(const struct restore *r, const struct load_source *source)
 {
     char text[IDENTITY_NOTES_MAX];
@@ -330,8 +332,8 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
     else if (kind == LOAD && to)
         status = load_state(to, source, r->recipe, &limit, r->ranks.s, &fault);
     if (status == TITAN_OK && kind == LOAD && to && source->from == LOAD_OWN) {
-        /* The samples bound the number of tokens. The bound fails only if another run made some of the tokens, or this
-         * run made them with other samples. */
+        /* The number of samples sets an upper bound for the number of tokens. The bound does not hold if another run
+         * counted some of the tokens, or if this run had samples of another length. */
         const struct recipe *const c = r->recipe;
         const struct run_identity *its = &source->identity;
         const double samples = MAX((double)its->samples, (double)to->step * (double)c->training.global_batch_size);
@@ -342,7 +344,7 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
             status = titan_fail(&fault, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
                                 (unsigned long long)to->tokens, (unsigned long long)to->step);
     }
-    if (status != TITAN_OK && outcome_of(status) == LOADED) { /* an error that is not the checkpoint's */
+    if (status != TITAN_OK && outcome_of(status) == LOADED) { /* an error of this process, not of the checkpoint */
         if (err)
             *err = fault;
         return status;
@@ -350,7 +352,7 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
     TRY(vote(r, status, fault.msg, &by, &seen, err));
     if (seen.outcome == LOADED)
         return TITAN_OK;
-    if (by > 0 && source->from != LOAD_OWN) /* rank 0 has not met the fault */
+    if (by > 0 && source->from != LOAD_OWN) /* the fault is on another rank than rank 0 */
         (void)snprintf(where, sizeof where, "rank %d: ", by);
     if (seen.outcome == DAMAGED || seen.outcome == INCOMPLETE)
         tlog_warn(r->log, "checkpoint refused", "path=\"%s\" rank=%d reason=\"%s\"", path, by, seen.why);
@@ -363,8 +365,9 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
                       "%s%s", where, seen.why);
 }
 
-/* Tries a checkpoint until the result is final. A file that cannot be read for retry_ms counts as damaged. So does a
- * file that stalls STALLS_MAX times. Missing rights do not count as damage, because somebody can grant them. */
+/* Tries a checkpoint until the result is final. A file that cannot be read for retry_ms counts as damaged. A file that
+ * stalls STALLS_MAX times counts as damaged, too. Missing rights do not count as damage, because somebody can grant
+ * them. */
 static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, struct load_source *source,
                                    struct train_state *to, struct titan_error *err)
 {
@@ -401,8 +404,8 @@ static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, st
     return status;
 }
 
-/* Gives all ranks the list that rank 0 finds. path NULL: no folder; own: the folder of this run. The path depends on
- * the recipe alone, so it is the same on all ranks. */
+/* Gives all ranks the list that rank 0 finds. path NULL: there is no folder. own: it is the folder of this run. path
+ * depends only on the recipe, so it is the same on all ranks. */
 static titan_status look_in_folder(struct restore *r, const char *path, bool own, struct listing *ret,
                                    struct titan_error *err)
 {
@@ -432,7 +435,7 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
             mine.branches = (double)list.branches;
             mine.newest = list.n > 0 ? (double)list.steps[0] : 0;
             mine.on_line = true;
-            for (size_t i = 0; own && i < list.n_left; i++) /* checkpoints of branches that were given up */
+            for (size_t i = 0; own && i < list.n_left; i++) /* a branch that was given up is not on the line */
                 if ((int64_t)list.left[i] == r->recipe->checkpoint.load_step)
                     mine.on_line = false;
             if (!own || r->recipe->checkpoint.load_step < 0)
@@ -452,7 +455,7 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
             TRY(peer_values_check(about, 0, &(struct peer_value){"steps", l->steps[i], 0, PEER_VALUE_EXACT}, 1, err));
         TRY(peer_values_check_words(about, 0, &why, err));
         TRY(peer_values_check_words(about, 0, &place, err));
-        /* If links are refused, the place must be the recipe's path itself. */
+        /* If links are refused, rank 0's place must be exactly the recipe's path. */
         if (!own && file_refuses_links() && strcmp(l->place, path) != 0)
             return titan_fail(err, TITAN_ECONFLICT, "%s: rank 0 says place '%.200s'", about, l->place);
         again = l->unreadable != 0;
@@ -463,11 +466,11 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
     return TITAN_OK;
 }
 
-/* All checkpoints to try, newest first: the coordinator's known checkpoints, and others in the folder. */
+/* All checkpoints to try, newest first: the checkpoints that the coordinator knows, and others in the folder. */
 struct candidates {
     char (*paths)[PATH_MAX];
     uint64_t *steps;
-    bool *named; /* the coordinator knows it: this run wrote it */
+    bool *named; /* the coordinator knows the checkpoint, so this run has written it */
     int n;
     /* From the folder: number of branches; newest step on the run's line; is load_step on the line? */
     uint64_t branches, newest;
@@ -521,7 +524,7 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     for (int i = 0; i < v->n_older; i++)
         add_candidate(ret, step_of(v->older_checkpoints[i]), v->older_checkpoints[i], true);
     const int64_t load_step = r->recipe->checkpoint.load_step;
-    if (load_step >= 0) { /* the folder's other checkpoints are of a run that went another way */
+    if (load_step >= 0) { /* the folder's other checkpoints belong to a run that went another way */
         if (ret->n > 0)
             return TITAN_OK;
         if (there.n == 0) {
@@ -543,7 +546,7 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
 }
 
 /* Loads the newest checkpoint that can be loaded. TITAN_ENOTFOUND: there are no checkpoints. If no checkpoint can be
- * loaded, err has the newest checkpoint's fault: older checkpoints may just be expired. */
+ * loaded, err has the newest checkpoint's fault: older checkpoints may be missing only because they were deleted. */
 static titan_status load_checkpoints(struct restore *r, struct train_state *to, struct titan_error *err)
 {
     _cleanup_(clear_candidates) struct candidates c = {0};
@@ -562,8 +565,8 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
         if (i == 0)
             newest = fault;
         if (status == TITAN_OK && to) {
-            /* If the folder has a newer checkpoint on the run's line, the run goes back to the loaded checkpoint and
-             * begins a new branch. */
+            /* If the folder has a newer checkpoint on the run's line than the loaded one, the run begins a new branch
+             * at the loaded one. */
             const uint64_t step = source.without_progress ? 0 : source.identity.step;
             r->found = source.identity;
             if (source.without_progress)
@@ -598,8 +601,8 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
 
 /* --- the beginning ------------------------------------------------------------------------------------------------ */
 
-/* Finds the checkpoint of initial_load_path. In a folder it is the newest checkpoint whose manifest rank 0 can read.
- * The same on all ranks. */
+/* Finds the checkpoint of initial_load_path. If this is a folder, takes its newest checkpoint whose manifest rank 0 can
+ * read. The result is the same on all ranks. */
 static titan_status find_initial(struct restore *r, char ret[PATH_MAX], struct titan_error *err)
 {
     struct titan_error fault = {0}, newest = {0};
@@ -648,7 +651,8 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     if (!c->checkpoint.initial_load_path[0])
         return to ? state_init(to, (uint64_t)c->training.seed, r->ranks.s, err) : TITAN_OK;
 
-    /* Loads checkpoint.initial_load_path. Every fault is TITAN_EINVAL, because the next attempt would meet it again. */
+    /* Loads checkpoint.initial_load_path. Every fault becomes TITAN_EINVAL, because the next attempt would fail in the
+     * same way. */
     const bool only = c->checkpoint.initial_load_model_only;
     struct titan_error fault = {0};
     char path[PATH_MAX];
@@ -667,7 +671,7 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
             r->found = source.identity;
         if (source.without_progress)
             r->found.samples = r->found.step = r->found.data.n = 0;
-        r->found.line = (struct checkpoint_line){0}; /* the line is the other folder's */
+        r->found.line = (struct checkpoint_line){0}; /* this line belongs to the other folder */
         log_notes(r, &source);
         return TITAN_OK;
     }
@@ -684,7 +688,7 @@ titan_status restore_verify(struct restore *r, const struct mesh *mesh, const st
                             struct verified *ret, bool *ret_again, struct titan_error *err)
 {
     *ret_again = false;
-    /* All ranks have the same numbers, so they reach the same verdict. */
+    /* All ranks compare the same numbers, so they reach the same verdict. */
     titan_status status = verify_shards(mesh, shards, r->bytes_sent, &r->ranks, ret, err);
     if (status == TITAN_OK && ret->copies_differ)
         status = titan_fail(err, TITAN_ECORRUPT, "%s", ret->why.msg);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* restore.h - the fallback order (docs/membership.md): an epoch's state comes from its members' memory if that covers
- * every shard; else from the newest checkpoint that loads; else from initialization.
+/* restore.h - the fallback order (docs/membership.md): an epoch's state comes from its members' memory if this memory
+ * covers every shard, otherwise from the newest checkpoint that can be loaded, otherwise from initialization.
  *
- * Several calls, because the new state's memory is allocated only after an unfinished step is finished: restore_agree,
- * then restore_fill and restore_verify until restore_verify accepts. All calls are collective and give all ranks the
- * same recovery source. */
+ * Call restore_agree first, then restore_fill and restore_verify until restore_verify accepts. These are several calls,
+ * because an unfinished step must be finished before the new state's memory is allocated. All calls are collective and
+ * give all ranks the same recovery source. */
 #ifndef TITAN_WORKER_ELASTIC_RESTORE_H
 #define TITAN_WORKER_ELASTIC_RESTORE_H
 
@@ -17,16 +17,15 @@ struct restore {
     /* --- given */
     const struct epoch_view *view;
     const struct recipe *recipe;
-    const struct run_identity *identity; /* this process's; its samples read count if memory is the source */
+    const struct run_identity *identity; /* of this process; its read samples count if memory is the source */
     const struct model *model;
     struct peer_ranks ranks; /* members and departing ranks */
     const atomic_int *stop;  /* not zero: the epoch is revoked; NULL: no revokes */
     struct log *log;
     struct brought brought;
-    const char *folder; /* of this run's checkpoints, which count like view's; NULL = none */
-    int retry_ms;       /* how long reading is retried */
-    int still_ms; /* a checkpoint without progress for this long has stalled (0: never); stalled twice, it counts as
-                   * damaged */
+    const char *folder; /* folder of this run's checkpoints, which count like the view's; NULL = none */
+    int retry_ms;       /* how long failed reads are retried */
+    int still_ms;       /* a read stalls after this long without progress (0: never); two stalls count as damage */
     /* Called for each stall. */
     void (*unreadable)(void *arg, const char *path, const char *why);
     /* Finishes the prepared step with its statistics (size doubles), in all shards of this worker; called only if the
@@ -43,19 +42,20 @@ struct restore {
     uint64_t bytes_sent;       /* by this rank */
     char damaged[PATH_MAX];    /* refused checkpoint; "" = none */
     char loaded[PATH_MAX];     /* SOURCE_CHECKPOINT: the loaded checkpoint */
-    struct run_identity found; /* filled: what the run read up to the state, and its line; data.n 0 = nothing */
+    struct run_identity found; /* what the run has read up to the state, and its line; data.n 0 = not known */
 };
 
-/* Finds which rank holds which shards. A prepared step that any rank committed is finished on all ranks with a
- * shard. */
+/* Finds which rank holds which shards. If any rank has committed a step, all ranks with a shard on which the step is
+ * only prepared finish it. */
 titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUST_USE;
-/* to: empty, in the new layout; NULL: this rank is departing. TITAN_EINVAL: there are checkpoints, and none loads; a
- * restart from step 0 over them would be wrong. An unreadable checkpoint is waited for. */
+/* to: empty state in the new layout; NULL: this rank is departing. TITAN_EINVAL: there are checkpoints, but none can be
+ * loaded; a restart from step 0 would be wrong. The call waits for an unreadable checkpoint. */
 titan_status restore_fill(struct restore *r, const struct layout *cut, struct train_state *to,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Checks that replicas and buddies agree, and that the move changed nothing. shards: of the new mesh, with the owner's
- * copy filled; none on a departing rank. *ret_again: the check failed, and restore_fill now takes a later source of the
- * fallback order. TITAN_ECORRUPT: there is no later source. *ret: hash of the parameters, bytes moved by all ranks. */
+/* Checks that replicas and buddies agree, and that the move changed nothing. shards: this rank's shards in the new
+ * mesh, with the owner's copy filled; empty on a departing rank. *ret_again: the check failed, and restore_fill now
+ * takes a later source of the fallback order. TITAN_ECORRUPT: there is no later source. *ret: hash of the parameters,
+ * bytes moved by all ranks. */
 titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct held_shards *shards,
                             struct verified *ret, bool *ret_again, struct titan_error *err) TITAN_MUST_USE;
 void restore_clear(struct restore *r);

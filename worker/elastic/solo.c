@@ -13,20 +13,21 @@
 #include "base/log.h"
 #include "worker/comm/comm.h"
 
-/* Signals to this process, which has only one run; 0 = none. */
+/* Signals that this process has received; 0 = none. They are static, because a process has only one run. */
 static volatile sig_atomic_t stop_signal, save_signal;
 
 struct solo {
     struct membership base;
     int rank, world, memfd;
     bool formed;
-    bool heeds;         /* signals are commands */
-    bool stopped;       /* after a signal: all ranks left the epoch at an agreed step */
-    atomic_int revoked; /* nothing revokes; a dead peer shows as TITAN_EPEER on its communicator */
+    bool heeds;         /* the handlers are set: signals are commands */
+    bool stopped;       /* all ranks have left the epoch at an agreed step, after a signal */
+    atomic_int revoked; /* always 0, because nothing revokes; a dead peer shows as TITAN_EPEER on its communicator */
     const char *addresses[COMM_WORLD_MAX];
 };
 
-/* The members share one memfd, made for this run. So its inode and device name the communicator on all members. */
+/* The members share one memfd that was made for this run. So its inode and device identify the communicator on all
+ * members. */
 static titan_status comm_id(const struct solo *s, unsigned char id[16], struct titan_error *err)
 {
     struct stat st;
@@ -89,9 +90,9 @@ static unsigned solo_commands(struct membership *m)
 {
     struct solo *s = (struct solo *)m;
 
-    /* The handlers are set at the first call, when there is a state to keep. Before, a command to end ends the process.
-     * Batch systems and terminals signal every process of a run. So ranks with a parent heed only the parent's signals,
-     * otherwise a second checkpoint would follow the first. */
+    /* The handlers are set at the first call, when there is a state to keep. Before this call, SIGTERM and SIGINT end
+     * the process. Batch systems and terminals signal every process of a run. Ranks with a parent therefore heed only
+     * the parent's signals: otherwise they would write a second checkpoint. */
     static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
     const struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
     const struct sigaction ignore = {.sa_handler = SIG_IGN};

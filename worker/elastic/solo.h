@@ -7,15 +7,14 @@
 
 #include "worker/elastic/membership.h"
 
-/* Signals are its commands from the first step on: SIGTERM and SIGINT end it with a checkpoint, SIGUSR1 writes a
- * checkpoint. With world > 1 the parent forwards them as SOLO_STOP and SOLO_SAVE; the value of SOLO_STOP is the number
- * of the signal. Before its first step the process ignores SOLO_SAVE (the caller arranges that) and dies of
- * SOLO_STOP. */
+/* From the first step on, signals are commands: SIGTERM and SIGINT end the run with a checkpoint, SIGUSR1 writes a
+ * checkpoint. With world > 1 the parent forwards them as SOLO_STOP, with the signal's number as its value, and
+ * SOLO_SAVE. Before its first step, the process dies of SOLO_STOP and ignores SOLO_SAVE (the caller arranges this). */
 #define SOLO_STOP SIGRTMIN
 #define SOLO_SAVE (SIGRTMIN + 1)
 titan_status membership_solo_open(int rank, int world, int memfd, const char *job_dir, struct membership **ret,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* The signal that ended it before its last step; 0 = none. */
+/* The signal that ended the run before its last step; 0 = none. */
 int membership_solo_stopped(const struct membership *m);
 
 #endif

@@ -11,7 +11,7 @@
 
 #define MESSAGE_MAX (INT64_C(16) << 20) /* bytes */
 #define MESSAGE_ALIGN 8                 /* alignment of a box in a message */
-#define COPIES_AHEAD 128                /* enqueued between waits for the stream */
+#define COPIES_AHEAD 128                /* number of copies that are enqueued between two waits for the stream */
 
 /* A box of a slice, in the state or in a message. */
 struct parcel {
@@ -33,7 +33,7 @@ struct transfer {
     int *candidates; /* scratch, one entry per rank of the source epoch */
     uint64_t sent;   /* bytes */
     unsigned copies; /* enqueued */
-    /* The current message: there is one at a time. */
+    /* The current message. There is only one at a time. */
     char *message;
     int64_t room, used; /* bytes */
     int sender, receiver;
@@ -48,7 +48,8 @@ struct pair {
     int a, b; /* old rank, new rank */
 };
 
-/* Several old ranks may hold the same data of a unit's share. Does old rank a give it to new rank b? */
+/* Does old rank a give its data of a unit's share to new rank b? Several old ranks may hold the same data, and only one
+ * of them gives it. */
 static bool gives(void *arg, int unit, enum share share)
 {
     const struct pair *p = arg;
@@ -65,8 +66,8 @@ static bool gives(void *arg, int unit, enum share share)
         mesh_group_members(mesh, GROUP_REPLICATE, p->a, t->candidates);
     }
     if (share != SHARE_BIAS && share != SHARE_CUT) {
-        /* Replaces each replica by the members of its group, which hold parts. Begins with the last replica, so no
-         * entry is overwritten before it is read. */
+        /* Replaces each replica by the members of its tp or ep group, which hold parts of the data. The loop begins
+         * with the last replica, so that no entry is overwritten before it is read. */
         const enum group group = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
         const int members = mesh_group_size(mesh, group);
         for (int i = replicas - 1; i >= 0; i--)
@@ -96,7 +97,7 @@ static int64_t parcel_bytes(const struct parcel *p)
     return (bytes + MESSAGE_ALIGN - 1) / MESSAGE_ALIGN * MESSAGE_ALIGN;
 }
 
-/* The box `slice` of slice p, in the state. */
+/* Returns the box `slice`, which is a part of slice p, in the state. */
 static struct parcel in_state(const struct train_state *state, const struct shard_slice *p,
                               const struct shard_slice *slice)
 {
@@ -107,7 +108,7 @@ static struct parcel in_state(const struct train_state *state, const struct shar
     return ret;
 }
 
-/* The same box, dense, in a message. */
+/* Returns the same box in a message, where it is dense. */
 static struct parcel in_message(const struct parcel *p, char *at)
 {
     return (struct parcel){.data = at, .type = p->type, .ld = p->cols, .rows = p->rows, .cols = p->cols};
@@ -118,7 +119,7 @@ static titan_status copy_slice(struct transfer *t, const struct parcel *dst, con
     const int64_t rows = src->rows, cols = src->cols;
 
     titan_assert(dst->type == src->type && dst->rows == rows && dst->cols == cols);
-    /* Waits in time: a full queue would block the host in a call that does not count as waiting. */
+    /* Waits before the queue is full: a full queue would block the host in a call that does not count as waiting. */
     if (++t->copies % COPIES_AHEAD == 0)
         TRY(t->dev->stream_sync(t->s, NULL));
     if (rows == 1 || (dst->ld == cols && src->ld == cols))

@@ -40,7 +40,7 @@ static titan_status hash_slices(const struct train_state *shard, const struct sh
     return TITAN_OK;
 }
 
-/* The rank in the first replica that holds the same shard. */
+/* Returns the rank of the first replica that holds the same shard as `rank`. */
 static int first_replica(const struct mesh *mesh, int rank)
 {
     int at[AXIS_COUNT];
@@ -117,7 +117,7 @@ titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mi
 {
     struct statement me = {.bytes = halve(bytes)};
     _cleanup_free_ struct statement *all = calloc((size_t)ranks->n, sizeof *all);
-    /* known[r]: the first claim on the shard of rank r, of the first replica. */
+    /* known[r]: the first claim about the shard of rank r, where r is in the first replica. */
     _cleanup_free_ const struct claim **known = calloc((size_t)mesh->world, sizeof *known);
 
     titan_assert(join(me.bytes) == bytes && (mine->own || !mine->copy));

@@ -53,9 +53,9 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Removes checkpoints that a killed rank 0 left. Unfinished ones go, because none of them can be this epoch's yet.
- * Complete ones beyond the kept number go, too. If the members go on from memory, the complete ones wait for the next
- * checkpoint: no member has read a file. */
+/* Removes checkpoints that a killed rank 0 left. It removes unfinished checkpoints, because this epoch has not begun
+ * any, and complete checkpoints beyond the kept number. But if the members go on from memory, no member has read a
+ * file, so complete checkpoints are removed only after the next checkpoint. */
 static void tidy_folder(const struct epoch *e)
 {
     const struct trainer *t = e->t;
@@ -112,7 +112,7 @@ void checkpoints_close(struct epoch *e)
 /* --- one checkpoint ----------------------------------------------------------------------------------------------- */
 
 /* Reports a checkpoint that the writer has finished. A failed checkpoint does not end the epoch, unless the run needs
- * the checkpoint. The failure is kept (fault). This call fails only at the epoch's end. */
+ * the checkpoint. The failure is kept in c->fault. This call fails only if the epoch ends. */
 static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -131,7 +131,7 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
             tlog_info(&t->log, "checkpoint written", "step=%lu bytes=%lu waited_ms=%.2f written_ms=%.1f path=\"%s\"",
                       (unsigned long)w.step, (unsigned long)w.bytes, (double)e->checkpoints.waited_ns / 1e6,
                       (double)w.ns / 1e6, w.path);
-        if (w.step > 0) /* rank 0; a checkpoint of step 0 has no training */
+        if (w.step > 0) /* rank 0 reports; a checkpoint of step 0 has no training to report */
             t->members->ops->checkpoint_written(t->members,
                                                 &(struct checkpoint_report){.step = w.step,
                                                                             .bytes = w.bytes,
@@ -159,8 +159,7 @@ unsigned checkpoints_outcome(const struct epoch *e)
 }
 
 /* Collective. Tells rank 0 which ranks could not write their part of the current checkpoint. So rank 0 does not wait
- * for these parts. The ranks cannot tell this through the folder: a rank that cannot write there cannot leave a message
- * there. */
+ * for these parts. A rank that cannot write into the folder cannot leave a message there either. */
 static titan_status share_failures(struct epoch *e, struct titan_error *err)
 {
     struct checkpoints *const c = &e->checkpoints;
@@ -182,8 +181,8 @@ static titan_status share_failures(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Collective. Waits until the current checkpoint is complete or has failed. Each rank waits for its own part, then rank
- * 0 for all parts. */
+/* Collective. Waits until the current checkpoint is complete or has failed. First each rank waits for its own part,
+ * then rank 0 waits for all parts. */
 static titan_status settle(struct epoch *e, struct titan_error *err)
 {
     if (!e->checkpoints.under_way)
@@ -204,12 +203,13 @@ void checkpoints_finish(struct epoch *e, bool failed)
         return;
     if (failed)
         checkpoints_cancel(e);
-    /* Failures are reported already. The next epoch handles a peer's death. */
+    /* Failures have been reported already, and a peer's death is handled by the next epoch. So the status is
+     * dropped. */
     (void)!(failed ? collect(e, true, NULL) : settle(e, NULL));
 }
 
-/* Checks, at a checkpoint, whether the copies of the state are still the same. A buddy's copy that differs is made
- * again. Data-parallel replicas that differ can only be reported. Every rank does the same. */
+/* Checks, at a checkpoint, whether the copies of the state are still the same. If a buddy's copy differs, all copies
+ * are made again. If data-parallel replicas differ, this can only be reported. Every rank comes to the same result. */
 static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -233,14 +233,14 @@ static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
     TRY(status);
     if (!v.copies_differ)
         return TITAN_OK;
-    if (!buddy) /* there are no copies */
+    if (!buddy) /* there are no copies, so replicas differ */
         return titan_fail(err, TITAN_ECONFLICT, "%s", v.why.msg);
     tlog_error(&t->log, "a buddy's copy is damaged, all are made again", "step=%lu reason=\"%s\"",
                (unsigned long)e->state.shards.own->step, v.why.msg);
     return buddy_seed(buddy, e->state.shards.own, err);
 }
 
-/* Agrees on an attempt. a: has the rank's commands; this call adds the attempt's result. */
+/* Agrees on the result of an attempt. a: has this rank's commands; this call adds this rank's result. */
 static titan_status agree_on(struct epoch *e, struct attempt *a, titan_status status, const char *why,
                              struct titan_error *err)
 {
@@ -252,7 +252,7 @@ static titan_status agree_on(struct epoch *e, struct attempt *a, titan_status st
 }
 
 /* Opens the writer for a commanded checkpoint of a recipe without checkpoints. All ranks take the folder before any
- * rank writes in it. If a rank cannot take it, there is no writer, and the reason is reported. */
+ * rank writes in it. If a rank cannot take the folder, no writer is opened, and the reason is reported. */
 static titan_status open_commanded(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -276,7 +276,8 @@ static titan_status open_commanded(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Starts a checkpoint. If there is no writer afterwards, the folder could not be taken (fault). */
+/* Starts a checkpoint. If there is no writer afterwards, the folder could not be taken; the reason is in
+ * e->checkpoints.fault. */
 static titan_status start(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -344,7 +345,7 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
         TRY(start(e, err));
         TRY(settle(e, err));
         TRY(agree_on(e, &a, fault->status, fault->msg, err));
-        publish_step(e); /* all ranks have the step: they have agreed on this attempt */
+        publish_step(e); /* all ranks have the step, because they have agreed on this attempt */
         if (a.failed == 0)
             return TITAN_OK;
         e->checkpoints.newest = 0;

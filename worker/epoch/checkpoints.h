@@ -16,16 +16,17 @@ struct epoch;
 struct checkpoints {
     _Atomic(struct checkpoint_writer *) writer; /* the control thread cancels its waits; NULL: no checkpoints */
     uint64_t newest;                            /* step of the newest checkpoint given to the writer; 0 = none */
-    bool put_off;                               /* a checkpoint is due since a skipped step */
-    bool under_way;                             /* given to the writer and not settled; the same on all ranks */
-    int64_t waited_ns;                          /* time that training waited for the current checkpoint */
-    struct titan_error fault;                   /* why the newest one is missing, as far as this rank knows */
-    bool unreported;                            /* the other ranks must still learn of the fault */
+    bool put_off;                               /* a checkpoint was due at a skipped step, and is still due */
+    bool under_way;           /* a checkpoint is given to the writer and not settled; the same on all ranks */
+    int64_t waited_ns;        /* time that training waited for the current checkpoint */
+    struct titan_error fault; /* why the newest checkpoint is missing, as far as this rank knows */
+    bool unreported;          /* the other ranks must still learn of the fault */
 };
 
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* Call after each committed step; last: the run's last step. Fails only if the epoch ends, or without the run's last
- * checkpoint. *ret_stopped: the run's last checkpoint is missing, and the commands leave no time for it. */
+/* Call after each committed step; last: the run's last step. Fails only if the epoch ends, or if the run's last
+ * checkpoint cannot be written. *ret_stopped: the run's last checkpoint is missing, and the commands leave no time for
+ * it. */
 titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped,
                                     struct titan_error *err) TITAN_MUST_USE;
 /* For a step's agreement: PART_FAILED (due.h), or 0. */
@@ -38,9 +39,9 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
 /* How long the write or read of a checkpoint is retried. */
 int checkpoints_retry_ms(const struct recipe *r);
 
-/* The epoch is over: ends waits for peers. Any thread. */
+/* Call when the epoch is over. Ends waits for peers. Any thread. */
 void checkpoints_cancel(struct epoch *e);
-/* Reports complete checkpoints. failed: shards not yet written may never come. */
+/* Reports complete checkpoints. failed: the epoch has failed, so peers may never write their missing shards. */
 void checkpoints_finish(struct epoch *e, bool failed);
 void checkpoints_close(struct epoch *e);
 

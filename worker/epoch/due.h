@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* due.h - after which steps a checkpoint is written. Every rank decides alike from the same numbers. */
+/* due.h - decides after which steps a checkpoint is written. Every rank decides by the same numbers, with the same
+ * result. */
 #ifndef TITAN_WORKER_EPOCH_DUE_H
 #define TITAN_WORKER_EPOCH_DUE_H
 
@@ -19,19 +20,19 @@ enum checkpoint_due {
 enum { PART_FAILED = 8 };
 
 /* The part of a rank's commands (COMMAND_*, worker/elastic/membership.h) that the ranks must agree on. A command for a
- * checkpoint counts only if the checkpoint will be written. In a recipe without checkpoints it counts only with
+ * checkpoint counts only if the checkpoint will be written. In a recipe without checkpoints, this needs
  * COMMAND_MUST. */
 unsigned checkpoint_heed(const struct recipe *r, unsigned commands);
 /* A committed step. */
 struct due_step {
     uint64_t number;
     bool last;       /* the run's last step */
-    bool skipped;    /* the state is the previous step's: it is written again only by command or at the run's end */
-    bool put_off;    /* a checkpoint is due since a skipped step */
+    bool skipped;    /* the state is that of the previous step, so it is written only by command or at the run's end */
+    bool put_off;    /* a checkpoint was due at a skipped step, and is still due */
     unsigned agreed; /* commands that all ranks agreed on in this step */
 };
-/* Decides whether a checkpoint is due after the step. Copies in other ranks' memory change nothing: a command for a
- * checkpoint prepares for the end of these ranks, too. */
+/* Decides whether a checkpoint is due after the step. It does not matter that other ranks' memory has copies: a command
+ * for a checkpoint prepares for the end of these ranks, too. */
 enum checkpoint_due checkpoint_due(const struct recipe *r, const struct due_step *step);
 
 #endif

@@ -28,7 +28,7 @@ titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
-/* Device memory of a program: its arena and its external buffers, without those in host memory. */
+/* Device memory of a program: its arena, and its external buffers that are not in host memory. */
 size_t epoch_device_bytes(const struct program *p)
 {
     size_t bytes = p->arena_bytes;
@@ -116,8 +116,8 @@ static bool same(const struct data_reported *a, const struct data_reported *b)
     return a->hash_low == b->hash_low && a->hash_high == b->hash_high && a->tokens == b->tokens;
 }
 
-/* Checks that all members read the same training and validation data with the same tokenizer. Otherwise a sample could
- * be trained on twice, and another never. */
+/* Checks that all members read the same training and validation data with the same tokenizer. Otherwise one sample
+ * could be trained on twice, and another sample never. */
 titan_status epoch_introduce(struct epoch *e, struct titan_error *err)
 {
     const struct trainer *t = e->t;
@@ -175,7 +175,7 @@ static titan_status send_to_replica(void *arg, int unit, const float *grad, int6
     return e->state.buddy ? buddy_send(e->state.buddy, grad, n, s, err) : TITAN_OK;
 }
 
-/* Publishes the previous step, on a stream's thread: every rank has begun the next step. */
+/* Publishes the previous step, because every rank has begun the current step. Runs on a stream's thread. */
 static titan_status publish_previous(void *arg, struct titan_error *err)
 {
     (void)err;
@@ -217,7 +217,7 @@ static titan_status gather_doubles(void *arg, const double *mine, int n, double 
 }
 
 /* Opens a step's arena as a window of its collectives' communicators. First the ranks gather their keys, because every
- * member of a communicator must take part. A refusal holds for all later epochs. */
+ * member of a communicator must take part. After a refusal, later epochs open no windows. */
 static titan_status open_windows(struct epoch *e, struct titan_error *err)
 {
     struct trainer *const t = e->t;
@@ -226,8 +226,8 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
     void *const base = exec_window(e->exec, &bytes);
     double mine = 0;
     if (base && !t->without_windows) {
-        /* The key hashes the window's size and the collectives' places in it: NCCL reads a peer's data at the caller's
-         * own offset. The key is more than 0, and exact as a double. */
+        /* The key hashes the window's size and the collectives' places in it, because NCCL reads a peer's data at the
+         * caller's own offset. The key is more than 0, and exact as a double. */
         uint64_t hash = hash_word(hash_word(HASH_INIT, bytes), program_collectives_hash(e->plan.program));
         if (e->evaluation.program)
             hash = hash_word(hash, program_collectives_hash(e->evaluation.program));
@@ -248,8 +248,8 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
             *err = why;
         return status;
     }
-    /* NCCL chooses its kernels by the windows that it knows, and all members must choose alike. So if one rank was
-     * refused a window, all ranks close theirs. */
+    /* NCCL chooses its kernels by the windows that it knows, and all members must choose the same kernels. So if one
+     * rank's window was refused, all ranks close their windows. */
     mine = refused;
     TRY(gather_doubles(e, &mine, 1, all, err));
     for (int i = 0; i < e->view.world; i++)
@@ -285,7 +285,8 @@ titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
     TRY(epoch_open_executor(e, e->plan.program, &e->plan.plan->cut, NULL, &e->exec, err));
     TRY(open_windows(e, err));
     if (e->plan.plan->build.order == ATTENTION_ANY) {
-        /* Implementations of a product differ in bits. Their times, which decide the choice, differ from run to run. */
+        /* Implementations of a product differ in bits, and their measured times, which decide the choice, differ from
+         * run to run. So all ranks must share one choice. */
         struct exec_products found;
         TRY(exec_choose_products(e->exec, e->view.world > 1 ? gather_doubles : NULL, e, &found, err));
         if (found.refused > 0)
@@ -308,8 +309,8 @@ titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
 titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err)
 {
     checkpoints_finish(e, failed);
-    /* After a failure no rank waits for a peer. After an agreed end a peer may still be inside the last collective, so
-     * no rank revokes. */
+    /* After a failure, no rank waits for a peer. After an agreed end, no rank revokes, because a peer may still be
+     * inside the last collective. */
     if (failed)
         groups_revoke(e);
     titan_status status = trainer_drain_streams(e->t, err);
@@ -320,7 +321,7 @@ titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err)
         status = trainer_drain_streams(e->t, err); /* closing may have made a stream fail */
     checkpoints_close(e);
     restore_clear(&e->state.restore);
-    publish_close(e); /* the next epoch's rank 0 may be another process */
+    publish_close(e); /* closes the metrics file, because the next epoch's rank 0 may be another process */
     return status;
 }
 
@@ -331,7 +332,7 @@ void epoch_free(struct epoch *e)
     titan_assert(!atomic_load(&e->groups.comm));
     profile_close(e);
     layers_close(e);
-    evaluation_close(e); /* before the executor of steps: it uses its arena */
+    evaluation_close(e); /* before the executor of steps, because evaluations use this executor's arena */
     exec_close(e->exec);
     recover_free(e);
     program_close(e->plan.program);

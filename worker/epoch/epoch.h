@@ -20,12 +20,12 @@
 struct epoch_plan {
     struct plan *plan;
     struct program *program;   /* this rank's */
-    struct program **programs; /* of all other classes, until the executor is open */
+    struct program **programs; /* programs of all other classes, kept until the executor is open */
     uint32_t channels;         /* bits: channels of any rank's program, in a step or an evaluation */
     uint32_t streams;          /* bits: streams of this rank's programs, in a step or an evaluation */
-    uint64_t hash;             /* plan_hash of a step's plan */
+    uint64_t hash;             /* plan_hash of the plan for a step */
     size_t memory_bytes;       /* device memory: the larger of a step's and an evaluation's */
-    bool for_loss;             /* the plan for the loss of a worker is being made */
+    bool for_loss;             /* the planner has been asked for the plan after the loss of a worker */
     int64_t first_microbatch;  /* first microbatch of this rank's share */
 };
 
@@ -68,25 +68,26 @@ static inline struct peer_ranks epoch_members(const struct epoch *e)
 titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Leaves the epoch: checkpoints are finished or given up, pending operations on freed data end, and the communicators
- * are closed. failed: waits for no peer; else all ranks leave at an agreed end. TITAN_EDEVICE: left all the same, but
- * the process cannot go on. */
+ * are closed. failed: the call waits for no peer. Otherwise all ranks leave at an agreed end. TITAN_EDEVICE: the epoch
+ * is left, but the process cannot go on. */
 titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err) TITAN_MUST_USE;
 void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 
-/* Builds and checks the programs of all classes together; takes a prepared plan if this world was expected. */
+/* Builds and checks the programs of all classes together, or takes the plan that was made ahead if this world was
+ * expected. */
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* Call after a step: starts to make the likely next plan, for the world after the loss of one worker; once. */
+/* Call after a step. The first call starts to make the likely next plan, for the world after the loss of one worker. */
 void epoch_plan_for_loss(struct epoch *e);
 /* Device memory of a program, external buffers included. */
 size_t epoch_device_bytes(const struct program *p);
-/* Opens an executor for one of this rank's programs. cut: of its microbatch. lender: an executor that lends its arena;
- * NULL: an own arena, large enough for an evaluation too. */
+/* Opens an executor for one of this rank's programs. cut: cut of the program's microbatch. lender: an executor that
+ * lends its arena; NULL: the new executor has its own arena, which is large enough for an evaluation, too. */
 titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
                                  struct exec *lender, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Members exchange descriptions of their data and their devices. TITAN_EINVAL names two nodes that read different
  * data. */
 titan_status epoch_introduce(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* Opens loader, executor, checkpoint writer and metrics: the state is installed, steps can run. */
+/* Call when the state is installed. Opens loader, executor, checkpoint writer and metrics, so that steps can run. */
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -77,8 +77,8 @@ titan_status evaluation_open(struct epoch *e, struct titan_error *err)
     TRY(loader_open(&options, &v->loader, err));
     TRY(epoch_open_executor(e, v->program, &v->plan->cut, e->exec, &v->exec, err));
 
-    /* The evaluation of the state's step: any rank may have it, or rank 0's metrics file. An evaluation of a later step
-     * is of no use, because that step is trained again. */
+    /* Finds the evaluation of the state's step: any rank may have it, or rank 0's metrics file. An evaluation of a
+     * later step is of no use, because this step will be trained again. */
     struct evaluation_report *const newest = &e->t->evaluator.newest;
     const uint64_t now = e->state.shards.own->step;
     const bool written = now > 0 && metrics_have_evaluation(&e->t->publisher.metrics, now);
@@ -140,7 +140,7 @@ titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_co
     int coords[AXIS_COUNT];
 
     titan_assert(e->state.installed && evaluation_due(e));
-    *ret_commands = 0; /* a command for a checkpoint alone comes again in the next step */
+    *ret_commands = 0; /* a command for a checkpoint alone is not lost: it comes again in the next step */
     mesh_coords(&v->plan->mesh, e->view.rank, coords);
     for (uint64_t step = 1; step <= t->evaluator.held_out.steps && !(*ret_commands & received); step++) {
         const double *statistics = NULL;

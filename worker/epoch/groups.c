@@ -10,7 +10,7 @@
 #include "base/flight.h"
 #include "worker/epoch/epoch.h"
 
-#define ALL_RANKS CHANNEL_COUNT /* number of the group of all ranks, departing ones too, in the flight recorder */
+#define ALL_RANKS CHANNEL_COUNT /* in the flight recorder: group of all ranks, with departing ranks */
 
 int groups_ranks(const struct epoch_view *view)
 {
@@ -51,7 +51,7 @@ titan_status groups_connect(struct epoch *e, struct titan_error *err)
 
     titan_assert(!g->ops);
     titan_assert(e->view.rank >= 0 && e->view.rank < groups_ranks(&e->view));
-    /* The flight recorder gets these groups here, before there is a mesh. */
+    /* The flight recorder gets these groups here, because they are used before there is a mesh. */
     int members[FLIGHT_RANKS_MAX];
     const int ranks = MIN(groups_ranks(&e->view), FLIGHT_RANKS_MAX);
     for (int r = 0; r < ranks; r++)
@@ -68,7 +68,7 @@ titan_status groups_connect(struct epoch *e, struct titan_error *err)
     TRY(g->ops->open(&config, m->ops->revoked(m), &comm, err));
     atomic_store(&g->comm, comm);
     TRY(failpoint("comm.opened", err));
-    /* A revoke between open and store found no communicator. */
+    /* Checks again, because a revoke between open and store has found no communicator. */
     if (atomic_load(m->ops->revoked(m)))
         return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
     return TITAN_OK;
@@ -129,7 +129,7 @@ static titan_status split(struct epoch *e, enum channel channel, const int *memb
     return titan_error_wrap(err, "communicator %s", channel_name(channel));
 }
 
-/* Each departing rank splits off alone. */
+/* Each departing rank gets a communicator of its own. */
 titan_status groups_split_members(struct epoch *e, struct titan_error *err)
 {
     const bool departs = e->view.rank >= e->view.world;
@@ -167,8 +167,8 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
         mesh_group_members(mesh, group, e->view.rank, members);
         flight_group(c, recorder_group_name((enum channel)c), members, n);
         struct comm_tuning tuning = {0};
-        /* Only these groups are tuned: their transfers run beside products. Computation waits for the transfers of the
-         * other groups. */
+        /* Only these groups are tuned, because their transfers run beside products. Computation waits for the transfers
+         * of all other groups. */
         if (group == GROUP_FSDP || group == GROUP_REPLICATE || group == GROUP_EXPERT_SHARD) {
             tuning.ctas_most = (int)e->t->recipe->nccl.max_ctas;
             for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
@@ -191,7 +191,7 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
                 *(side == EDGE_SENDS ? &g->comms[c] : &g->inbound[c]) = edge;
         }
     }
-    if (e->view.world > 1 && g->ops->tune) /* later splits are not tuned */
+    if (e->view.world > 1 && g->ops->tune) /* resets the tuning, so that later splits are not tuned */
         g->ops->tune(g->comms[CHANNEL_WORLD], &(struct comm_tuning){0});
     return TITAN_OK;
 }

@@ -22,7 +22,7 @@ struct groups {
 /* Number of members and departing ranks. */
 int groups_ranks(const struct epoch_view *view);
 /* Opens the communicator of members and departing ranks; from now on a command to revoke ends every wait on it.
- * Collective, like the other calls but revoke and close. */
+ * Collective, like all other calls here except revoke and close. */
 titan_status groups_connect(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Splits CHANNEL_WORLD off: the members alone. */
 titan_status groups_split_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
@@ -32,16 +32,17 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err) TIT
 titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 void groups_revoke(struct epoch *e);
-/* Stops to react to commands to revoke. */
+/* From now on, commands to revoke have no effect. */
 void groups_unwatch(struct epoch *e);
 void groups_close(struct epoch *e);
-/* Opens memory at base as a window of the collectives' communicators with the same key on all members. keys: of every
- * rank, in rank order; 0 = no key. *ret_refused: some rank cannot; err has the reason. */
+/* Opens memory at base as a window of the collectives' communicators with the same key on all members. keys: key of
+ * every rank, in rank order; 0 = no key. *ret_refused: this rank's window was refused; err has the reason. */
 titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, const double *keys, bool *ret_refused,
                                  struct titan_error *err) TITAN_MUST_USE;
 /* Closes the open windows, before the first step. */
 void groups_close_windows(struct epoch *e);
-/* Waits until the last epoch's communicators are freed, before steps use several of this epoch's at a time. */
+/* Call before steps use several of this epoch's communicators at a time. Waits until the last epoch's communicators are
+ * freed. */
 void groups_settle(const struct epoch *e);
 
 #endif

@@ -14,15 +14,15 @@ struct epoch;
 /* Lives as long as an epoch. Written by layers.c only. */
 struct layers {
     const float **masters; /* [units] as in exec_batch; NULL: not wanted, or not fp32 on the device */
-    bool failed;           /* the last line was not written, and this is logged */
+    bool failed;           /* the last line could not be written, and the log has been told */
 };
 
 titan_status layers_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 void layers_close(struct epoch *e);
-/* For the current step's batch; NULL: its masters are not wanted. */
+/* Masters for the current step's batch; NULL: no norms of masters are wanted. */
 const float *const *layers_masters(const struct epoch *e);
-/* Writes the last agreed step; the executor still has its statistics. Rank 0; others do nothing. A failed write is a
- * line in the log; the next step tries again. */
+/* Writes the values of the last agreed step, whose statistics the executor still has. Ranks other than 0 do nothing. A
+ * failed write is a line in the log; the next step tries again. */
 void layers_write(struct epoch *e, uint64_t step, int64_t at_ms);
 
 #endif

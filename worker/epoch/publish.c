@@ -159,7 +159,7 @@ titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err
     if (row <= (unsigned long)e->t->recipe->fault_tolerance.max_skipped_steps)
         return TITAN_OK;
     return titan_fail(
-        err, TITAN_EINVAL, /* another attempt would end the same way */
+        err, TITAN_EINVAL, /* TITAN_EINVAL: another attempt would end in the same way */
         "diverged: step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped", step,
         o->loss, o->grad_norm, where, row);
 }
@@ -211,16 +211,17 @@ void publish_keep(struct trainer *t, const struct epoch *last)
     memcpy(t->publisher.kept, last->published.reports, sizeof t->publisher.kept);
 }
 
-/* Publishes the kept steps. By now all ranks have the last step's report. They had the previous step's when they agreed
- * on the last, and ranks other than 0 have published it. The last step counts in the current epoch. */
+/* Publishes the kept steps. By now all ranks have the report of the last step. They had the report of the step before
+ * when they agreed on the last step, and ranks other than 0 have published it. The last step is published in the
+ * current epoch. */
 void publish_kept(struct epoch *e)
 {
     struct trainer *t = e->t;
     struct publisher *const p = &t->publisher;
     struct step_report *const newest = &p->kept[1];
 
-    /* If all workers died before they published the loaded step, its checkpoint has the report. A run that has
-     * published nothing goes on from another run's checkpoint, whose report it leaves out. */
+    /* If all workers died before they published the loaded step, its checkpoint has the report. If the run has
+     * published nothing, the checkpoint is another run's, and its report is not published. */
     _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
     const char *path = e->state.restore.loaded;
     const uint64_t step = e->state.shards.own->step;

@@ -11,8 +11,8 @@
 
 /* --- what is held ------------------------------------------------------------------------------------------------- */
 
-/* Makes `shards` the installed state, and frees all older state. shards: the trainer's own pending ones, or an
- * epoch's. */
+/* Makes `shards` the installed state, and frees all older state. shards: the trainer's pending shards, or an epoch's
+ * shards. */
 static void install(struct trainer *t, struct held_shards *shards)
 {
     const struct held_shards fresh = *shards;
@@ -101,7 +101,7 @@ static titan_status finish_prepared(void *arg, const double *statistics, int64_t
     return e->state.finish(last, statistics, err);
 }
 
-/* Called before the new state's memory is allocated: afterwards no unfinished step needs its memory any more. */
+/* Called before the new state's memory is allocated. Afterwards no unfinished step needs memory any more. */
 titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -110,8 +110,8 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
     const uint64_t source = e->view.source_epoch;
 
     titan_assert(!e->state.installed && !r->view);
-    /* This member brings its part of the source epoch. Some member has installed that epoch. So this member's part is
-     * good, whether or not the member passed the barrier. */
+    /* This member brings its part of the source epoch. At least one member has installed the source epoch. So this
+     * member's part is good, even if this member did not pass the barrier. */
     if (held->pending.own && held->pending.own->epoch == source)
         install(t, &held->pending);
     struct brought brought = {0};
@@ -148,7 +148,7 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
 static titan_status open_shard(struct epoch *e, int rank, struct train_state **ret, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    struct layout *layout = NULL; /* the state outlives the plan */
+    struct layout *layout = NULL; /* an own layout, because the state outlives the plan */
 
     titan_assert(!*ret && rank >= 0 && rank < e->view.world);
     TRY(layout_of_recipe(t->recipe, t->model, &e->plan.plan->mesh, &layout, err));
@@ -192,7 +192,7 @@ static titan_status fill_replica(struct epoch *e, struct titan_error *err)
     return buddy_seed(e->state.buddy, e->state.shards.own, err);
 }
 
-/* Installs the new state. The old state stays until every member has its new one. */
+/* Installs the new state. The old state stays until every member has its new state. */
 titan_status recover_install(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -203,7 +203,8 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
     titan_assert(!s->installed && s->restore.view);
     titan_status status = open_shard(e, e->view.rank, &s->shards.own, err);
     if (status == TITAN_ENOMEM && t->held.last) {
-        /* No rank here has committed the last epoch's unfinished step, so its memory is freed first. */
+        /* No rank here has committed the last epoch's unfinished step. So the last epoch is freed first, which makes
+         * memory free. */
         epoch_free(TAKE(t->held.last));
         status = open_shard(e, e->view.rank, &s->shards.own, err);
     }
@@ -211,8 +212,8 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
     for (bool again = true; again;) {
         status = restore_fill(&s->restore, e->plan.plan->layout, s->shards.own, err);
         if (status == TITAN_ECONFLICT && t->members->solo_world == 0 && !s->restore.covered) {
-            /* The checkpoint belongs to another run. TITAN_EINVAL keeps the agent from starting a new worker, which
-             * would fail again. */
+            /* The checkpoint belongs to another run. TITAN_EINVAL keeps the agent from starting a new worker, because
+             * it would fail again. */
             status = TITAN_EINVAL;
             if (err)
                 err->status = status;

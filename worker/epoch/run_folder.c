@@ -55,7 +55,7 @@ void run_folder_leave(struct trainer *t)
 }
 
 /* A run that would lose no training ends at once. A run that already trains goes on, because the next checkpoint may
- * work. If the state came from other members' memory, the folder is theirs. */
+ * work. If the folder is taken but the state came from other members' memory, these members hold the folder. */
 titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *err)
 {
     struct trainer *t = e->t;

@@ -12,7 +12,7 @@ struct epoch;
 struct run_folder {
     char path[PATH_MAX];
     struct folder held;
-    struct titan_error fault; /* why it was not taken; TITAN_OK: taken, or not wanted */
+    struct titan_error fault; /* why the folder was not taken; TITAN_OK: it was taken, or is not wanted */
 };
 
 void run_folder_init(struct run_folder *f);
@@ -23,7 +23,7 @@ titan_status run_folder_take(struct trainer *t, struct titan_error *err) TITAN_M
  * the epoch is over. */
 titan_status run_folder_take_late(struct trainer *t, struct titan_error *err) TITAN_MUST_USE;
 void run_folder_leave(struct trainer *t);
-/* Fails if this epoch must not go on without the folder. filled: its state is there, and the state's source is
+/* Fails if this epoch must not go on without the folder. filled: the epoch's state is there, and its source is
  * known. */
 titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *err) TITAN_MUST_USE;
 /* Milliseconds without progress after which the file system counts as stalled; 0 = never. */

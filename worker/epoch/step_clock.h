@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step_clock.h - where a rank's time goes between two agreements. A lap charges the time since the previous lap to a
- * part. */
+/* step_clock.h - measures where a rank's time goes between two agreements. A lap charges the time since the previous
+ * lap to a part. */
 #ifndef TITAN_WORKER_EPOCH_STEP_CLOCK_H
 #define TITAN_WORKER_EPOCH_STEP_CLOCK_H
 
@@ -14,10 +14,10 @@ struct step_clock {
     double values[STATISTICS_SAID]; /* for the agreement */
 };
 
-/* A step begins now, or at the end of the last agreement. */
+/* Call at the begin of a step: now, or at the end of the last agreement. */
 void step_clock_begin(struct step_clock *c);
 void step_clock_lap(struct step_clock *c, enum step_part part);
-/* The rank reaches the agreement, after a lap of waiting: values become the step's. waited_ns: time that computation
+/* Call when the rank reaches the agreement. Fills `values` with the step's values. waited_ns: time that computation
  * waited within the laps; -1 = not measured. */
 void step_clock_arrive(struct step_clock *c, int64_t waited_ns, const struct device_handle *device);
 

@@ -101,7 +101,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     if (buf_failed(&t->recipe_text))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
-    TRY(open_data(t, device.threads, err)); /* before the device: bad input shows at once */
+    TRY(open_data(t, device.threads, err)); /* before the device, so that bad input is found at once */
     if (r->metrics.log_samples) {
         char path[PATH_MAX + 32];
         (void)snprintf(path, sizeof path, "%s/samples-%d.csv", members->job_dir, (int)getpid());
@@ -110,7 +110,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     }
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
-    if (members->solo_world == 0) /* workers of other users may run on this machine */
+    if (members->solo_world == 0) /* seals the process, because workers of other users may run on this machine */
         process_seal();
     t->dt = plan_compute_type(r, t->device.info.bf16_fast);
     if (r->model.float8 && !t->device.info.float8)
@@ -123,8 +123,8 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
         members->ops->on_next_world(members, expect_world, t);
     TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
 
-    /* Only now: a refused start is one log line. Ranks that share a log read the same data, so only their first rank
-     * logs it. */
+    /* The data is logged only now, so that a refused start is a single log line. Ranks that share a log read the same
+     * data, so only the first of them logs it. */
     for (int i = 0; i < dataset_sources(t->data) && members->solo_rank == 0; i++)
         log_found(t, "training data",
                   r->training.mixture.n ? r->training.mixture.source[i].path : r->training.dataset_path,
@@ -186,7 +186,7 @@ titan_status trainer_drain_streams(struct trainer *t, struct titan_error *err)
         if (!t->streams[s])
             continue;
         const bool failed = ops->stream_sync(t->streams[s], NULL) != TITAN_OK;
-        ops->stream_clear(t->streams[s]); /* also clears a failure that would only show with the stream's next work */
+        ops->stream_clear(t->streams[s]); /* also clears a failure that would show only with the stream's next work */
         if (failed && status == TITAN_OK && ops->stream_sync(t->streams[s], err) == TITAN_EDEVICE)
             status = TITAN_EDEVICE;
     }

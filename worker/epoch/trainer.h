@@ -33,7 +33,7 @@ struct trainer {
     uint64_t recipe_hash;
     bool without_windows; /* windows were refused; epoch.c only */
 
-    struct run_identity identity; /* what the state's run has read; recover.c only */
+    struct run_identity identity; /* what the run of this state has read; written by recover.c only */
 
     struct evaluator evaluator; /* written by evaluation.c only */
     struct run_folder folder;   /* written by run_folder.c only */
@@ -46,14 +46,14 @@ struct trainer {
 titan_status trainer_open(const struct recipe *recipe, struct membership *members, int threads, int device_index,
                           struct trainer *ret, struct titan_error *err) TITAN_MUST_USE;
 void trainer_close(struct trainer *t);
-/* Plan options of this device and recipe, for plan_ahead; world is left unset. */
+/* Plan options for this device and recipe, for plan_ahead. world is not set. */
 struct plan_options trainer_plan_options(const struct trainer *t);
 /* This thread's log lines name the rank from now on. */
 void trainer_name_rank(struct trainer *t, int rank);
 /* Opens the streams (bits by enum stream_id) that are not open yet. */
 titan_status trainer_open_streams(struct trainer *t, uint32_t streams, struct titan_error *err) TITAN_MUST_USE;
-/* Waits for all streams, also after a failure. Afterwards nothing runs, and no stream has failed. TITAN_EDEVICE: the
- * device is unusable after the failure, and this process has no other. */
+/* Waits for all streams, also after a failure. Afterwards nothing runs, and no stream has failed. TITAN_EDEVICE: after
+ * the failure this process cannot use the device any more, and it has no other device. */
 titan_status trainer_drain_streams(struct trainer *t, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

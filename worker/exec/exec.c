@@ -10,7 +10,7 @@
 #include "worker/tensor/coded.h"
 #include "worker/tensor/tree.h"
 
-#define NORM_BLOCK 4096 /* elements summed at a time where the order of sums is free */
+#define NORM_BLOCK 4096 /* elements that are summed at a time where the order of sums is not fixed */
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
@@ -179,7 +179,7 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     const struct device_handle *const d = e->opt.device;
     const struct program *const p = e->p;
 
-    /* Finds AGREE and checks that no action after it needs a peer. So any rank with the statistics can finish a
+    /* Finds AGREE and checks that no action after it needs a peer. So any rank that gets the statistics can finish a
      * prepared step. */
     e->agree = p->n_actions;
     for (int i = 0; i < p->n_actions; i++) {
@@ -311,7 +311,7 @@ static int64_t first_row(const struct call *c, int64_t v)
     return c->e->at[AXIS_TP] * v;
 }
 
-/* First of this rank's n columns. A rank with n == all has all columns, else its part over tp. */
+/* First of this rank's n columns. If n == all, the rank has all columns; otherwise it has its part over tp. */
 static size_t own_column(const struct call *c, int64_t all, int64_t n)
 {
     titan_assert(n > 0 && n <= all);
@@ -326,7 +326,7 @@ static titan_status load_tokens(const struct call *c, int32_t *tokens)
 
     if (!pinned)
         return c->ops->copy(c->s, tokens, c->e->batch->tokens + at, bytes);
-    memcpy(pinned + at, c->e->batch->tokens + at, bytes); /* the previous step's copies from it have run */
+    memcpy(pinned + at, c->e->batch->tokens + at, bytes); /* free: the previous step's copies from `pinned` have run */
     return c->ops->copy(c->s, tokens, pinned + at, bytes);
 }
 
@@ -361,8 +361,8 @@ static titan_status sum_rounds(const struct call *c, double *statistics, const f
     return c->ops->block_sums(c->s, to, seen, (size_t)n, 1, false);
 }
 
-/* Balances a layer's experts by the statistics, which the host has since DECIDE. The host writes host_expert_tokens
- * again only after the next DECIDE. */
+/* Balances a layer's experts by the statistics, which the host has had since DECIDE. The host does not write to
+ * host_expert_tokens again before the next DECIDE. */
 static titan_status balance_experts(const struct call *c, float *bias, float *expert_tokens, int64_t n, float rate)
 {
     const struct exec *e = c->e;
@@ -396,7 +396,7 @@ static int64_t microbatch_place(const struct exec *e, int64_t slot)
 
 static titan_status sum_losses(const struct call *c, double *statistics, const float *losses, int64_t n)
 {
-    if (c->e->at[AXIS_TP] != 0) /* all tp ranks have the same losses */
+    if (c->e->at[AXIS_TP] != 0) /* only tp rank 0 adds, because all tp ranks have the same losses */
         return TITAN_OK;
     return add_sum(c, statistics + c->e->p->statistics.losses + microbatch_place(c->e, c->a->microbatch), losses, n,
                    false);
@@ -472,7 +472,7 @@ static titan_status sum_statistics(const struct call *c, double *statistics)
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], statistics, (size_t)r->size, DTYPE_F64, c->s);
 }
 
-/* Copies the statistics to the host. Here the host waits for the device, as at the end of exec_gradients. */
+/* Copies the statistics to the host. The host waits here for the device, as it does at the end of exec_gradients. */
 static titan_status take_decision(const struct call *c, const double *statistics)
 {
     const struct exec *e = c->e;
@@ -537,7 +537,7 @@ static titan_status start_collective(const struct call *c)
     return n > 1 ? comm->group_end(comm_of(c)) : TITAN_OK;
 }
 
-/* The peer's rank on its edge: an edge has its two members in the order of their pp ranks. */
+/* The peer's rank in the edge's communicator, which has its two members in the order of their pp ranks. */
 static int other_end(const struct call *c)
 {
     return c->a->peer < c->e->at[AXIS_PP] ? 0 : 1;
@@ -565,7 +565,7 @@ static titan_status sum_slices(const struct call *c, float *sum, float *slices, 
 
 /* --- weights as codes --------------------------------------------------------------------------------------------- */
 
-/* Returns the number of a coded weight's elements in this rank's range; 0 = no elements. They begin at element
+/* Returns the number of a coded weight's elements in this rank's range; 0 = no elements. The elements begin at element
  * *ret_from of the range. */
 static int64_t part_of_weight(const struct call *c, int tensor, int64_t shard, int64_t *ret_from)
 {
@@ -594,8 +594,8 @@ static titan_status find_largest(const struct call *c, float *largest, const cha
     return TITAN_OK;
 }
 
-/* Codes the weights of the shard, and copies its other elements to `others`. These elements, and the fill of the last
- * range, have no codes. Their places in `codes` become zero. */
+/* Writes the codes of the shard's weights to `codes`, and copies the shard's other elements to `others`. Other
+ * elements, and the fill of the last range, have no codes: their places in `codes` become zero. */
 static titan_status pack_float8(const struct call *c, uint8_t *codes, char *others, const char *shard,
                                 const float *scales)
 {
@@ -637,7 +637,8 @@ static titan_status pack_float8(const struct call *c, uint8_t *codes, char *othe
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-/* One function per operation: it makes its row's call, with numbers, operands and flags by name. */
+/* Defines one function per operation. It makes the call in the operation's row, where numbers, operands and flags are
+ * used by name. */
 #define UNUSED __attribute__((unused))
 #define OP(NAME, name, class, type, flops, numbers, operands, run)                                                     \
     static titan_status run_##name(const struct call *call)                                                            \

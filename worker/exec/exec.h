@@ -2,17 +2,17 @@
 /* exec.h - runs a step program on a device and its communicators.
  *
  * The executor knows no model structure and no parallelism beyond the program's actions: it binds buffers to memory
- * (arena, tables, the caller's buffers), walks the array, enqueues each action on its stream and records an event where
- * another stream waits. The rank gives the values that differ between ranks of one program class: samples, first row of
- * the vocabulary, place in the statistics.
+ * (arena, tables, the caller's buffers) and walks over the actions. It enqueues each action on its stream, and records
+ * an event where another stream waits. These values differ between ranks of one program class and follow from the rank:
+ * samples, first row of the vocabulary, place in the statistics.
  *
- * A training step is three calls. exec_gradients runs all actions before the program's AGREE and returns when they have
- * succeeded here. exec_agree sums the statistics over all ranks: it is the step's commit point, the last action that
- * needs a peer. exec_update updates the state, and needs no peer.
+ * A training step is three calls. exec_gradients runs all actions before the program's AGREE, and returns when they
+ * have succeeded on this rank. exec_agree sums the statistics over all ranks: this is the step's commit point, and the
+ * last action that needs a peer. exec_update updates the state, and needs no peer.
  *
  * One thread. Up to the commit point a failure (TITAN_EREVOKED, TITAN_EPEER, ...) leaves parameters and moments as they
- * were. Once exec_agree begins, the step is *prepared*: if it fails, any rank's statistics finish the step
- * (exec_resume, exec_update), without communicators. */
+ * were. Once exec_agree begins, the step is *prepared*: if exec_agree fails, the statistics of any other rank can
+ * finish the step without communicators (exec_resume, exec_update). */
 #ifndef TITAN_WORKER_EXEC_EXEC_H
 #define TITAN_WORKER_EXEC_EXEC_H
 
@@ -32,22 +32,22 @@ struct exec_options {
     const struct device_handle *device;
     struct stream *streams[STREAM_COUNT]; /* borrowed; the streams in program->streams */
     const struct comm_ops *comm_ops;      /* NULL when world is 1 */
-    /* Borrowed; the channels in program->channels with several members. For a point-to-point channel, comms is the edge
-     * for SEND and inbound the edge for RECV; both have two members (mesh_edge). */
+    /* Borrowed; for the channels in program->channels that have several members. For a point-to-point channel, comms is
+     * the edge for SEND and inbound the edge for RECV; both have two members (mesh_edge). */
     struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
     /* Returns the memory of an external buffer other than TABLE. */
     void *(*bind)(void *arg, const struct buffer *buffer);
-    /* A unit's gradient shard (n) is final once s reaches this point; no action writes to it before the next step. NULL
-     * = not wanted. */
+    /* Called when a unit's gradient shard (n) is final: once the stream s reaches this point, no action writes to the
+     * shard before the next step. NULL = not wanted. */
     titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
                             struct titan_error *err);
-    /* Every rank has begun this step, so each has the previous step's statistics (program_sync_point). Once a step, on
-     * a stream's thread, before exec_gradients returns TITAN_OK; it must not call the device. Never called in a world
-     * of one. NULL = not wanted. */
+    /* Called when every rank has begun this step, so that each rank has the previous step's statistics
+     * (program_sync_point). It is called once a step, on a stream's thread, before exec_gradients returns TITAN_OK. It
+     * must not call the device. It is not called in a world of one. NULL = not wanted. */
     titan_status (*met)(void *arg, struct titan_error *err);
     void *arg;
-    /* An executor that lends its arena: the two are never in a step at the same time, and the lender lives longer.
-     * NULL: an own arena of at least arena_least bytes. */
+    /* An executor that lends its arena. The two executors are never in a step at the same time, and the lender lives
+     * longer. NULL: this executor has its own arena, of at least arena_least bytes. */
     struct exec *lender;
     size_t arena_least;
     bool window_arena; /* allocate the arena with comm_ops->memory_alloc if possible; exec_window() shows the result */
@@ -77,7 +77,7 @@ titan_status exec_open(const struct exec_options *options, struct exec **ret, st
  * fine. */
 void exec_close(struct exec *e);
 
-/* The arena, if it can be a window; else NULL. */
+/* Returns the arena if it can be a window, otherwise NULL. */
 void *exec_window(const struct exec *e, size_t *ret_bytes);
 
 /* Gathers n numbers of every rank into all [world][n], in rank order. Every rank calls it at the same point. */
@@ -86,31 +86,31 @@ typedef titan_status (*exec_gather_fn)(void *arg, const double *mine, int n, dou
 struct exec_products {
     int all;     /* products of the program */
     int timed;   /* products that this rank timed */
-    int refused; /* the chosen implementation does not exist on this device */
+    int refused; /* products whose chosen implementation does not exist on this device */
 };
 
-/* Chooses an implementation for each product, on a device with several that differ in bits. Call between exec_open and
- * the first step, on all ranks at the same point. Of the ranks with a product that has no choice yet, the first times
- * it. All ranks then take the choice of the first rank with a choice. So a product has the same bits on all ranks, and
- * a rank that joins later takes the existing choice. gather NULL: alone. */
+/* Chooses an implementation for each product, on a device that has several implementations with different bits. Call
+ * between exec_open and the first step, on all ranks at the same point. If a product has no choice yet, the first rank
+ * with this product times it. All ranks then take the choice of the first rank with a choice. So a product has the same
+ * bits on all ranks, and a rank that joins later takes the existing choice. gather NULL: alone. */
 titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *arg, struct exec_products *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
 
-/* Runs forward, backward and reductions of every microbatch; when it returns, they have succeeded. batch is borrowed
- * until exec_agree returns. The program has an AGREE. Forgets an unfinished step. */
+/* Runs forward, backward and reductions of every microbatch; when it returns, they have succeeded. The program must
+ * have an AGREE. batch is borrowed until exec_agree returns. An unfinished step before is dropped. */
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
-/* The commit point, after exec_gradients: *ret_statistics are the statistics (program.h), summed over all ranks, the
- * same on each rank; valid until the second exec_agree after this one. */
+/* The commit point, after exec_gradients: *ret_statistics gets the statistics (program.h), summed over all ranks and
+ * the same on each rank. They are valid until the second exec_agree after this call. */
 titan_status exec_agree(struct exec *e, const double **ret_statistics, struct titan_error *err) TITAN_MUST_USE;
 /* Runs the optimizer after exec_agree or exec_resume, on every unit of this rank's shard. update NULL: the step is
  * skipped, and the state stays unchanged. When it returns, the update may still run on the compute stream. */
 titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
 
-/* After exec_gradients: how long computation waited for other streams, that is for transfers (and, with offloading,
- * copies). Transfers on the compute stream count whole. -1 = not measured. */
+/* After exec_gradients: how long computation has waited for other streams, which means for transfers (and, with
+ * offloading, for copies). A transfer on the compute stream counts with its whole time. -1 = not measured. */
 int64_t exec_waited_ns(const struct exec *e);
 
-/* After exec_update: waits until the update has run. */
+/* Call after exec_update. Waits until the update has run. */
 titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 
 /* Turns timing on or off for steps that begin from now on. Call between steps, with idle streams. */
@@ -118,7 +118,7 @@ void exec_take_times(struct exec *e, bool on);
 /* Times of the last step, which must have been timed; its streams must be idle. */
 titan_status exec_times(struct exec *e, struct exec_times *ret, struct titan_error *err) TITAN_MUST_USE;
 
-/* The step began to agree and has no statistics: exec_resume can finish it. */
+/* Has the step begun to agree, but has no statistics? Then exec_resume can finish it. */
 bool exec_prepared(const struct exec *e);
 /* Uses another rank's statistics of the prepared step instead of exec_agree's sum. The streams must be idle and without
  * failures. */

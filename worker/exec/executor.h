@@ -9,7 +9,7 @@
 
 /* The stage of a step, EXEC_IDLE after the open. After a failure the stage stays. */
 enum exec_stage {
-    EXEC_IDLE,     /* no step has begun, or the last one's update is enqueued */
+    EXEC_IDLE,     /* no step has begun, or the last step's update is enqueued */
     EXEC_REDUCING, /* actions before AGREE are being enqueued */
     EXEC_REDUCED,  /* all actions before AGREE have succeeded here */
     EXEC_PREPARED, /* only the statistics are missing */
@@ -21,9 +21,9 @@ struct final {
     int writer, norm;
 };
 
-/* Bounds how far the host is ahead of a device with a queue. The compute stream gets a mark every `every` actions; at
- * each mark the host waits for the previous one. So a launch never blocks, and little is left to run when an epoch
- * ends. */
+/* Bounds how far the host is ahead of a device with a queue. The compute stream gets a mark after every `every`
+ * actions. When the host places a mark, it waits for the previous mark. So a launch never blocks, and little work is
+ * left when an epoch ends. */
 struct lookahead {
     struct event *marks[2]; /* NULL: the device has no queue */
     int every;              /* actions between marks */
@@ -42,13 +42,14 @@ struct run {
 struct segments {
     bool on;
     bool found; /* the runs are found */
-    int steps;  /* steps begun; the first step does all one-time work, and pacing is measured in it */
+    int steps;  /* number of begun steps; all one-time work, and the measurement of `every`, is in the first step */
     struct run *runs;
     int n;
     int *run_of; /* [n_actions], for actions of the compute stream; -1 = none */
 };
 
-/* An action in the flight recorder. Its stream runs it before it is enqueued again. */
+/* An action in the flight recorder. There is one entry per action, because the stream has run an action before it is
+ * enqueued again. */
 struct recorded {
     struct flight_what what;
     struct flight_mark mark;
@@ -68,16 +69,16 @@ struct exec {
     size_t arena_bytes;
     bool is_window;        /* the arena is the communicator's memory */
     void **address;        /* per buffer */
-    struct event **events; /* events of the actions that signal; else NULL */
+    struct event **events; /* events of the actions that signal; NULL for other actions */
     struct event *joined[STREAM_COUNT];
     void *tables[TABLE_COUNT];
     int64_t *norms;            /* per unit: index of its sums in the statistics */
     double *scratch;           /* device memory: partial sums of one operation of the compute stream */
     double *host_header;       /* counts, commands and values to send */
-    double *statistics[2];     /* received: the last step's, and space for the next one's, which may fail to arrive */
+    double *statistics[2];     /* received: the last step's, and space for the next step's, which may fail to arrive */
     float *host_expert_tokens; /* per expert, from the statistics */
     int32_t *host_tokens;      /* [slot][batch_rows][N], pinned, source of LOAD; NULL: LOAD reads the batch itself */
-    int agree;                 /* index of AGREE; DECIDE follows it. n_actions = the program has no AGREE */
+    int agree;                 /* index of AGREE, which DECIDE follows; n_actions: the program has no AGREE */
     int sync_point;            /* program_sync_point */
     struct final *finals;
     int n_finals;
@@ -96,7 +97,7 @@ struct exec {
     struct segments segments;
     int64_t *times; /* [TIME_COUNT][n_actions], from the last reading */
     bool timed;     /* this step's actions are timed */
-    int done;       /* actions up to here have run, even if their events say otherwise; -1 = none */
+    int done;       /* actions up to this index have run, even if their events say otherwise; -1 = none */
 };
 
 /* One action to run. */
@@ -124,8 +125,9 @@ static inline struct call exec_call(struct exec *e, int index, struct titan_erro
 /* Enqueues the action's operation on its stream. */
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
 /* warmup.c: if there are peers, calls each distinct product and attention of the program once, on undefined arena
- * contents. A library loads a kernel at its first call and then waits for all work on the GPU. That work may include a
- * collective that waits for a peer, and the peer may wait for this rank. Nothing is in flight here. */
+ * contents. A library loads a kernel at its first call and then waits for all work on the GPU. This work may include a
+ * collective that waits for a peer, and the peer may wait for this rank. At the time of this call nothing is in
+ * flight. */
 titan_status exec_warm_up(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 /* warmup.c: groups the wanted actions, all on the compute stream, into sets of equal actions. Calls the first action of
  * each set, and waits for the stream. */
@@ -142,14 +144,14 @@ void lookahead_begin(struct lookahead *p); /* a step begins */
 titan_status lookahead_open(const struct device_handle *device, struct lookahead *ret,
                             struct titan_error *err) TITAN_MUST_USE;
 void lookahead_close(const struct device_ops *ops, struct lookahead *p); /* the stream must be idle */
-/* segments.c: only if they are wanted and the device supports them. */
+/* segments.c: opens segments if they are wanted and the device supports them. */
 titan_status segments_open(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 void segments_close(struct exec *e);                                                 /* the stream must be idle */
 titan_status segments_begin(struct exec *e, struct titan_error *err) TITAN_MUST_USE; /* a step begins */
 /* The run that contains the action; NULL: the action is enqueued alone. */
 struct run *segments_run_of(const struct exec *e, int index);
-/* Enqueues the run, kept from before or kept now. *ret_done false: it cannot be kept, nothing was enqueued, and
- * segments are off from now on. */
+/* Enqueues the run. A run that is not kept yet is kept first. *ret_done false: the run cannot be kept, nothing was
+ * enqueued, and segments are off from now on. */
 titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lookahead.c - the host stays a little ahead of the device (struct lookahead in executor.h). Actions after the
- * agreement are not bounded: otherwise the loss of a peer could leave an update of the state half enqueued. */
+/* lookahead.c - keeps the host only a little ahead of the device (struct lookahead in executor.h). Actions after the
+ * agreement are not bounded, because otherwise the loss of a peer could leave an update of the state half enqueued. */
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "worker/exec/executor.h"
 
-#define AHEAD_NS 15000000 /* work from mark to mark; one to two such amounts are enqueued */
+#define AHEAD_NS 15000000 /* the device's time from mark to mark; the enqueued work is one to two times as long */
 #define EVERY_FIRST 16
 #define EVERY_LEAST 4
-#define EVERY_MOST 64 /* an action is a few launches, and a stream's queue takes a thousand */
+#define EVERY_MOST 64 /* an action is a few launches, and a stream's queue has room for a thousand launches */
 
 titan_status lookahead_open(const struct device_handle *device, struct lookahead *ret, struct titan_error *err)
 {

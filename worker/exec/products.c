@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* products.c - chooses how a program's products are carried out, the same on all ranks (exec_choose_products). */
+/* products.c - chooses the implementation of each of a program's products, the same on all ranks
+ * (exec_choose_products). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include "worker/exec/executor.h"
 
 #define PRODUCTS_MOST 1024
-#define PART_BITS 32 /* bits of a number that a double carries exactly, with room to spare */
+#define PART_BITS 32 /* bits per double; a double could carry more bits exactly */
 #define PARTS ((8 + PRODUCT_WAY_BYTES) / 4)
 #define ROW (PARTS + 1) /* `chosen`, then the product and its way in parts */
 #define STRETCH 16      /* rows gathered in one call */
@@ -34,7 +35,8 @@ static uintptr_t low_bits(const struct exec *e, const struct action *a)
     return bits;
 }
 
-/* Are the products the same to a library: shapes, strides, types and the alignment of the operands? */
+/* Are the products the same for a library? Shapes, strides, types and the alignment of the operands must be the
+ * same. */
 static bool same_product(const struct exec *e, const struct action *a, const struct action *b)
 {
     return low_bits(e, a) == low_bits(e, b) &&
@@ -65,8 +67,8 @@ static bool take_row(const double *row, struct product_way *ret)
     return row[0] == 0 || row[0] == 1;
 }
 
-/* Gathers every rank's rows into *ret, [rank][*ret_most][ROW]. A rank's unused rows begin with -1. Gathers STRETCH rows
- * at a time, because gathered rows lie on the device beside all buffers of the plan. */
+/* Gathers every rank's rows into *ret, [rank][*ret_most][ROW]. A rank's unused rows begin with -1. It gathers only
+ * STRETCH rows at a time, because the gathered rows need device memory besides all buffers of the plan. */
 static titan_status gather_rows(const struct products *p, double **ret, int *ret_most, struct titan_error *err)
 {
     const double mine = p->n;
@@ -123,8 +125,8 @@ static int first_rank(const double *rows, int world, int most, uint64_t product,
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
-/* Takes for each product the choice of the first rank with a choice. Marks in left[] each product without any choice
- * that this rank is the first to have. */
+/* Takes for each product the choice of the first rank with a choice. In left[] it marks each product for which no rank
+ * has a choice, if this rank is the first with the product. */
 static titan_status take_choices(struct products *p, bool *left, struct exec_products *ret, struct titan_error *err)
 {
     const struct device_handle *const d = p->e->opt.device;
@@ -192,7 +194,7 @@ titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *a
     }
     if (p.world == 1)
         return TITAN_OK;
-    ret->refused = 0; /* the next call counts again */
+    ret->refused = 0; /* take_choices() counts again */
     TRY(take_choices(&p, left, ret, err));
     return exec_warm_up(e, err); /* warms up other ranks' choices, too */
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recorder.c - records the executor's actions in the flight recorder (base/flight.h). A record lasts from the stream's
- * arrival at an action to the action's end. On a device with its own queue it lasts while the host enqueues the
- * action. */
+/* recorder.c - records the executor's actions in the flight recorder (base/flight.h). A record begins when the stream
+ * arrives at an action, and ends with the action. On a device with its own queue, it lasts only while the host enqueues
+ * the action. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "worker/exec/executor.h"
 
-/* The names that people know the groups by. Channels of one group differ by what they do. */
+/* The groups' names for people. Channels of one group differ in the kind of their operations. */
 static const char *const group_names[GROUP_COUNT] = {
     [GROUP_WORLD] = "world", [GROUP_FSDP] = "dp_shard", [GROUP_REPLICATE] = "dp_replicate",    [GROUP_CP] = "cp",
     [GROUP_TP] = "tp",       [GROUP_EP] = "ep",         [GROUP_EXPERT_SHARD] = "expert_shard", [GROUP_PP] = "pp",
@@ -46,7 +46,7 @@ titan_status recorder_open(struct exec *e, struct titan_error *err)
                                      .microbatch = a->microbatch,
                                      .peer = -1,
                                      .kind = (uint8_t)kind};
-        /* The peer of a message is a pp rank of this rank's pipeline. The record has its rank in the epoch. */
+        /* The peer of a message is a pp rank of this rank's pipeline. The record has the peer's rank in the epoch. */
         if (kind == FLIGHT_SEND || kind == FLIGHT_RECEIVE) {
             int at[AXIS_COUNT];
             memcpy(at, e->at, sizeof at);

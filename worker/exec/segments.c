@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* segments.c - runs of actions that the host enqueues with one call (struct run in executor.h).
- * A run has actions of the compute stream from before the agreement, whose arguments are the same in every step.
- * Actions with tokens, learning rates, the step's number or the agreement on the statistics stay outside runs. So no
- * run ever changes or needs an update. A run ends at an action that another stream waits for, and before an action that
- * waits for another stream. It has at most as many actions as lie between two marks of lookahead.c. So no more work is
- * enqueued than without runs, and a revoke takes effect as soon. Runs are found and kept in an executor's second step:
- * in the first step libraries do their one-time work. */
+/* segments.c - runs of actions that the host enqueues with one call (struct run in executor.h). A run has actions of
+ * the compute stream from before the agreement, whose arguments are the same in every step. Actions that use tokens,
+ * learning rates, the step's number or the agreement on the statistics stay outside runs. So a run never changes. A run
+ * ends at an action that another stream waits for, and before an action that waits for another stream. It has at most
+ * as many actions as lie between two marks of lookahead.c. So no more work is enqueued than without runs, and a revoke
+ * takes effect just as soon. Runs are found and kept in an executor's second step, because libraries do their one-time
+ * work in the first step. */
 #include <stdlib.h>
 
 #include "base/cleanup.h"
@@ -72,8 +72,8 @@ titan_status segments_begin(struct exec *e, struct titan_error *err)
         const enum op_class class = op_class((enum op)a->op);
         if (a->stream != STREAM_COMPUTE)
             continue;
-        /* An action of a run is an operation of the device alone, the same in every step. The host has nothing to do
-         * right after it. */
+        /* Actions in a run need only the device and are the same in every step. The host has nothing to do right after
+         * such an action. */
         const bool member = class != OP_CLASS_FROM_HOST && class != OP_CLASS_NO_TIME &&
                             !op_is_transfer((enum op)a->op) && a->op != OP_OPTIMISE && a->op != OP_BALANCE &&
                             i != e->sync_point && !is_final[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step.c - a training step in three calls: gradients, the agreement that commits it, the update. */
+/* step.c - a training step in three calls: gradients, the agreement that commits the step, the update. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,7 +78,7 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
     titan_status status = failpoint("exec.action", &fault);
     if (status == TITAN_OK)
         status = issue(&c, index);
-    /* Hands on the gradient shards that this action was the last to write. */
+    /* Passes on the gradient shards for which this action was the last writer. */
     struct stream *const s = e->opt.streams[e->p->actions[index].stream];
     for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index && status == TITAN_OK;
          e->next_final++) {
@@ -97,7 +97,7 @@ static titan_status launch_run(struct exec *e, struct run *r, bool *ret_done, st
 {
     struct titan_error fault = {0};
     const struct call c = exec_call(e, r->first, &fault);
-    /* The run waits as its first action does, and signals as its last action does. */
+    /* The run has the waits of its first action and the signal of its last action. */
     const bool waits = e->batch->waits && c.a->n_waits > 0;
 
     *ret_done = false;
@@ -116,8 +116,8 @@ static titan_status launch_run(struct exec *e, struct run *r, bool *ret_done, st
     return status == TITAN_OK ? TITAN_OK : action_failed(e, r->first, status, &fault, err);
 }
 
-/* Makes the next step begin after all streams have ended this step: the program has no waits for the previous step's
- * last accesses. */
+/* Makes the next step begin after all streams have ended this step, because a program has no waits for the previous
+ * step's last accesses. */
 static titan_status join_streams(const struct exec *e, struct titan_error *err)
 {
     struct stream *const compute = e->opt.streams[STREAM_COMPUTE];
@@ -162,7 +162,7 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
             continue;
         if (r)
             TRY(launch_run(e, r, &launched, err));
-        if (!launched) /* if segments are off from now on, the run's other actions come one by one */
+        if (!launched) /* segments are now off, so the run's other actions are enqueued one by one */
             TRY(run_action(e, i, err));
         TRY(lookahead_bound(e, launched ? r->n : 1, err));
     }
@@ -200,7 +200,7 @@ titan_status exec_agree(struct exec *e, const double **ret_statistics, struct ti
     e->stage = EXEC_PREPARED;
     TRY(failpoint("exec.prepared", err));
     TRY(run_action(e, e->agree, err));     /* AGREE: the sum over all ranks is enqueued */
-    TRY(run_action(e, e->agree + 1, err)); /* DECIDE: the host has it */
+    TRY(run_action(e, e->agree + 1, err)); /* DECIDE: the host has the sum */
     take_statistics(e);
     e->batch = NULL;
     *ret_statistics = e->statistics[e->newest];
@@ -212,7 +212,7 @@ void exec_resume(struct exec *e, const double *statistics)
     titan_assert(e->stage == EXEC_PREPARED);
     titan_assert(statistics != e->statistics[1 - e->newest]);
     memcpy(e->statistics[1 - e->newest], statistics, (size_t)e->p->statistics.size * sizeof *statistics);
-    e->done = e->agree + 1; /* all actions that had begun ended with their epoch */
+    e->done = e->agree + 1; /* all actions that had begun have ended with their epoch */
     take_statistics(e);
 }
 
@@ -237,7 +237,7 @@ int64_t exec_waited_ns(const struct exec *e)
 titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err)
 {
     titan_assert(e->stage == EXEC_IDLE);
-    return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err); /* it has joined all other streams */
+    return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err); /* this stream has joined all others */
 }
 
 void exec_take_times(struct exec *e, bool on)

@@ -24,7 +24,7 @@ struct evaluation_tool {
     struct inference inference;
     struct held_out held_out;
     struct plan *plan;
-    struct program **programs; /* one program, of the only rank */
+    struct program **programs; /* the program of the only rank */
     struct stream *streams[STREAM_COUNT];
     struct weights weights;
     struct loader loader;
@@ -57,8 +57,8 @@ static titan_status choose_validation(const struct evaluate_options *o, struct r
                                                    o->inference.tokenizer) >= sizeof r->model.tokenizer)
         return titan_fail(err, TITAN_EINVAL, "--tokenizer: the path is too long");
 
-    /* One rank without a pipeline evaluates, with the run's batch. It keeps the run's microbatches if they divide the
-     * batch. */
+    /* The evaluation runs on one rank without a pipeline, with the run's batch. It has the run's microbatch size if
+     * this divides the batch. */
     const int64_t batch = recipe_validation_batch(r), rows = recipe_validation_rows(r);
     const int64_t training_rows = recipe_microbatch_rows(r);
     r->parallelism.pipeline_parallel_degree = r->parallelism.tensor_parallel_degree = 1;

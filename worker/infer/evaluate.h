@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* evaluate.h - a checkpoint's loss on validation data, on one rank: the result of an evaluation in its run
- * (worker/epoch/evaluation.h), from the same samples in the same order and the same program. */
+/* evaluate.h - a checkpoint's loss on validation data, on one rank: the same result as an evaluation in the
+ * checkpoint's run (worker/epoch/evaluation.h), because samples, their order and the program are the same. */
 #ifndef TITAN_WORKER_INFER_EVALUATE_H
 #define TITAN_WORKER_INFER_EVALUATE_H
 
@@ -12,7 +12,7 @@
 struct evaluate_options {
     struct inference_options inference;
     const char *data;    /* file or folder; NULL: the run's validation data */
-    const char *dataset; /* its kind, as validation.dataset; NULL: the run's */
+    const char *dataset; /* kind of the data, as validation.dataset; NULL: the run's */
     int64_t steps;       /* -1 = all of the data once; 0 = as in the run */
     int64_t seq_len;     /* 0 = as in the run */
     /* After each step; NULL = not wanted. */
@@ -20,8 +20,8 @@ struct evaluate_options {
     void *arg;
 };
 
-/* If the run has no validation: sequence length and batch size of its training, and all of the data. TITAN_EINVAL: no
- * data, too little, or from another tokenizer. */
+/* If the run has no validation, sequence length and batch size are those of its training, and all of the data is used.
+ * TITAN_EINVAL: there is no data, too little data, or data from another tokenizer. */
 titan_status evaluate_checkpoint(const struct evaluate_options *options, struct evaluation_report *ret,
                                  struct titan_error *err) TITAN_MUST_USE;
 

@@ -124,7 +124,7 @@ static titan_status generate(struct generator *g, FILE *out, struct titan_error 
     TRY(whole_model_open(&whole, &g->model, err));
     TRY(whole_model_load(g->model, &i->trained, err));
 
-    /* An empty prompt stands for the beginning of a text: the model then sees the end of the previous text. */
+    /* An empty prompt stands for the beginning of a text. The model then gets the token that ends a text. */
     struct tokenizer_encoder *e = NULL;
     TRY(tokenizer_encoder_open(g->tokenizer, &e, err));
     const titan_status encoded = tokenizer_encode(e, o->prompt, strlen(o->prompt), &g->tokens, err);
@@ -159,8 +159,8 @@ static titan_status generate(struct generator *g, FILE *out, struct titan_error 
             break;
         TRY(put_token(g, token, err));
 
-        /* Decodes the token together with the previous one: alone it might be the beginning of a text, which loses a
-         * space. */
+        /* Decodes the token together with the previous token. A token alone would be decoded as the beginning of a
+         * text, which may lose a space. */
         const int32_t *last = g->tokens.ids + g->tokens.n - 1;
         _cleanup_(buf_free) struct buf before = BUF_INIT, both = BUF_INIT;
         TRY(tokenizer_decode(g->tokenizer, last - 1, 1, &before, err));
@@ -204,7 +204,7 @@ static titan_status generate_json(const struct generate_options *o, struct titan
         return status;
     const size_t prompt = MIN(strlen(o->prompt), n);
     if (n > prompt)
-        text[n - 1] = '\0'; /* the newline is not the model's */
+        text[n - 1] = '\0'; /* this newline was added to the output, the model has not written it */
     json_begin_object(&w, NULL);
     json_put_string(&w, "prompt", o->prompt);
     json_put_string(&w, "text", text + prompt);

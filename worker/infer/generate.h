@@ -10,7 +10,7 @@
 #include "base/options.h"
 
 struct generate_options {
-    const char *checkpoint; /* a checkpoint, or a folder: its newest one */
+    const char *checkpoint; /* a checkpoint, or a folder: the newest checkpoint in it */
     const char *prompt;
     const char *tokenizer, *pattern; /* NULL = the recipe's */
     int64_t max_tokens;
@@ -23,9 +23,9 @@ struct generate_options {
                                 (T) I32; NULL = none */
 };
 
-/* Writes the prompt and its continuation to out, token by token. The random number (seed, i) draws token number i, so
- * the same seed gives the same text. Ends after max_tokens or with the end-of-text token. Beyond the trained length,
- * the model sees the last part of the text only. */
+/* Writes the prompt and its continuation to out, token by token. Token number i is drawn with the random number of
+ * (seed, i), so the same seed gives the same text. Ends after max_tokens or with the end-of-text token. Beyond the
+ * trained length, the model sees the last part of the text only. */
 titan_status generate_text(const struct generate_options *options, FILE *out, struct titan_error *err) TITAN_MUST_USE;
 
 /* Index of the token drawn from logits (v): softmax at this temperature among the top_k most likely, by the uniform

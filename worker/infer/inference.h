@@ -8,9 +8,9 @@
 #include "worker/tokenizer/tokenizer.h"
 
 struct inference_options {
-    const char *checkpoint; /* a checkpoint, or a folder: its newest one */
+    const char *checkpoint; /* a checkpoint, or a folder: the newest checkpoint in it */
     const char *tokenizer;  /* NULL: the recipe's */
-    const char *pattern;    /* of the tokenizer; NULL: the recipe's */
+    const char *pattern;    /* pattern of the tokenizer; NULL: the recipe's */
     const char *device;     /* "cpu", "cuda", "auto"; NULL: the recipe's */
     const char *dtype;      /* "bf16", "f32"; NULL: the run's compute type */
 };

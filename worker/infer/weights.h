@@ -19,7 +19,7 @@ struct weights {
     /* device memory */
     void **units;   /* per unit, in the compute type */
     float *biases;  /* NULL = none */
-    float *staging; /* (unit_max) fp32; free for others between two calls */
+    float *staging; /* (unit_max) fp32; callers may use it between two calls */
 };
 
 /* Parameters are not set, biases are 0. *ret must be zeroed; weights_close zeroes it, also after a failure. */
@@ -34,7 +34,8 @@ titan_status weights_set_biases(struct weights *w, const float *biases, struct t
 /* Loads all parameters and biases from a checkpoint of this model. */
 titan_status weights_load(struct weights *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
 
-/* Memory of a program's SHARD and BIAS buffers (exec.h); NULL for others. weights: a struct weights. */
+/* Returns the memory of a program's SHARD or BIAS buffer (exec.h); NULL for other buffers. weights: a struct
+ * weights. */
 void *weights_bind(void *weights, const struct buffer *buffer);
 
 #endif

@@ -13,7 +13,8 @@
 /* The result of a call on a batch. */
 enum want { WANT_LOGITS, WANT_NEXT, WANT_LOSS, WANT_GRADIENTS };
 
-/* The program of the newest call. Generating text and tests call with the same program again and again. */
+/* The program of the newest call. It is kept because text generation and tests repeat calls that need the same
+ * program. */
 struct run {
     enum want want;
     int64_t b, t;
@@ -134,7 +135,7 @@ void whole_model_set_expert_capacity(struct whole_model *w, double capacity)
 {
     titan_assert(capacity >= 0);
     w->expert_capacity = capacity;
-    close_run(w); /* the next call has another program */
+    close_run(w); /* the next call needs another program */
 }
 
 titan_status whole_model_load(struct whole_model *w, const struct trained *t, struct titan_error *err)
@@ -165,7 +166,7 @@ struct writer {
     const struct unit_buffers *head, *tied;
     struct layer_saved *saved;
     struct mtp_saved *mtp; /* [0]: the model's last norm; [m]: module m of multi-token prediction */
-    struct tensor *dh;     /* gradients of the outputs of the same */
+    struct tensor *dh;     /* gradients of the outputs of the norm and of the modules, numbered like `mtp` */
 };
 
 static void declare_buffers(const struct whole_model *w, struct writer *to, bool gradients)
@@ -211,8 +212,8 @@ static struct layer_units units_of(const struct whole_model *w, const struct wri
 }
 
 /* Writes the modules of multi-token prediction, forward and backward, with their losses (1, modules*n). Also writes the
- * backward of the norm before them. dh: the gradient that the head returns for the norm's output. Returns dx, the
- * gradient of the layers' output. */
+ * backward of the norm before them. dh: gradient of the norm's output, from the head. Returns dx, the gradient of the
+ * layers' output. */
 static struct tensor write_modules(const struct whole_model *w, struct writer *to, struct tensor losses,
                                    struct tensor dh)
 {
@@ -273,7 +274,7 @@ static void write_backward(const struct whole_model *w, struct writer *to, struc
         layer_wgrad(&to->k, units_of(w, to, l), &to->saved[l], &back);
     }
     e->unit = 0;
-    to->units[0].first = !to->tied && w->model->dims.mtp_layers == 0; /* otherwise the head or a module wrote first */
+    to->units[0].first = !to->tied && w->model->dims.mtp_layers == 0; /* otherwise the head or a module wrote before */
     embedding_wgrad(&to->k, &to->units[0], &to->tokens, dx);
 }
 

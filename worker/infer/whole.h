@@ -34,8 +34,8 @@ void whole_model_close(struct whole_model *w); /* NULL is fine */
 /* Sets parameter number tensor of model->tensors from numel fp32 values. */
 titan_status whole_model_set(struct whole_model *w, int tensor, const float *values,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Sets the biases of all the model's experts (layout_biases numbers, layer after layer); before, they are 0. No effect
- * on a model without biases. */
+/* Sets the biases of all the model's experts (layout_biases numbers, layer after layer); they are 0 before the first
+ * call. No effect on a model without biases. */
 titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
 /* Loads all parameters and biases from a checkpoint of this model. */
 titan_status whole_model_load(struct whole_model *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
@@ -58,7 +58,7 @@ titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int6
  * of multi-token prediction. */
 titan_status whole_model_loss(struct whole_model *w, const struct whole_batch *batch, double *ret_loss_sum,
                               float *const *grads, struct titan_error *err) TITAN_MUST_USE;
-/* The sum of the losses of these modules in the last whole_model_loss() with gradients. */
+/* The sum of the losses of the multi-token prediction modules in the last whole_model_loss() with gradients. */
 titan_status whole_model_mtp_loss(struct whole_model *w, double *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -12,7 +12,7 @@
 #define BOARD_ROWS 16384
 
 struct board_row {
-    struct cost_row cost; /* a transfer's times are unset until its members have measured them */
+    struct cost_row cost; /* the times of a transfer are not set until its members have measured them */
     double count;         /* number of actions in the mean of an operation's seconds */
     enum op op;
     enum dtype dt;
@@ -20,11 +20,11 @@ struct board_row {
 };
 
 struct board {
-    pthread_barrier_t ready; /* for the processes that measure at once */
+    pthread_barrier_t ready; /* for the processes that measure at the same time */
     struct cost_host host;   /* written by the first process */
     atomic_int failed;       /* a process failed; err is the first failure */
     struct titan_error err;
-    atomic_int n; /* number of rows; beyond BOARD_ROWS: rows were dropped */
+    atomic_int n; /* number of rows; if it is more than BOARD_ROWS, rows were dropped */
     struct board_row rows[BOARD_ROWS];
 };
 

@@ -37,7 +37,7 @@ static void kill_all(const pid_t *pids, int n)
             (void)kill(pids[i], SIGKILL);
 }
 
-/* Runs n processes. If one fails, ends the others, which would wait for it. */
+/* Runs n processes. If one process fails, kills the others, because they would wait for it. */
 static titan_status run_processes(const struct measurement *m, process_fn fn, int n, struct titan_error *err)
 {
     pid_t pids[MEASURE_MEMBERS_MAX] = {0};
@@ -109,7 +109,7 @@ static titan_status measure_operations(struct measurement *m, struct titan_error
     struct model *model = NULL;
     struct plan *plan = NULL;
 
-    /* A plan without a device gives a rank of each program class. */
+    /* Makes a plan without a device, to find a rank of each program class. */
     TRY(model_open(&o->recipe->model.dims, &model, err));
     const struct plan_options options = {
         .recipe = o->recipe, .model = model, .world = o->world, .dt = plan_compute_type(o->recipe, false)};
@@ -124,7 +124,7 @@ static titan_status measure_operations(struct measurement *m, struct titan_error
     model_close(model);
     TRY(status);
 
-    /* The device is not opened here: its threads and contexts do not outlive a fork. */
+    /* The device is not opened here, because its threads and contexts do not work in a forked process. */
     cpu_set_t set;
     const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     m->at_once = MIN(MIN(o->world, MAX(1, cores / o->threads)), MEASURE_MEMBERS_MAX);
@@ -161,7 +161,7 @@ static titan_status measure_transfers(struct measurement *m, struct titan_error 
 
     titan_assert(n <= BOARD_ROWS);
     for (int members = 2; members <= MEASURE_MEMBERS_MAX; members++) {
-        /* Marks the first row of each transfer: several ranks have the same transfers. */
+        /* Marks the first row of each transfer, because several ranks have the same transfers. */
         int marked = 0;
         for (int i = 0; i < n; i++) {
             const struct cost_row *c = &b->rows[i].cost;
@@ -223,7 +223,7 @@ static titan_status write_table(const struct measurement *m, struct buf *out, st
         const bool transfer = row->cost.kind == COST_TRANSFER;
         if (transfer ? row->cost.seconds <= 0 : row->count <= 0)
             continue;
-        /* An operation takes the mean over the actions of all ranks with this operation. */
+        /* The time of an operation is the mean over all actions with this operation, on all ranks. */
         double sum = 0, spread = 0, count = 0;
         for (int k = i; k < n && !transfer; k++) {
             struct board_row *other = &b->rows[k];

@@ -99,7 +99,8 @@ static titan_status open_replay(struct replay *r, struct titan_error *err)
     return r->plan->build.order == ATTENTION_ANY ? exec_choose_products(r->exec, NULL, NULL, &products, err) : TITAN_OK;
 }
 
-/* Draws tokens over the whole vocabulary. So rows of the embedding are at least as far apart as in text. */
+/* Draws tokens over the whole vocabulary, so that the rows of the embedding that are read are at least as far apart as
+ * in text. */
 static titan_status make_batch(struct replay *r, struct titan_error *err)
 {
     const struct sequence_cut *cut = &r->plan->cut;
@@ -210,8 +211,8 @@ static int by_seconds(const void *x, const void *y)
 }
 
 /* Chooses the middle half of the steps, ordered by the total time of all operations. A plan is compared with a run's
- * median step, and the actions' means over the chosen steps add up to such a step. Medians do not: each action is slow
- * in another step (measured: the sum of the medians is up to 4 % less). */
+ * median step, and the actions' means over the chosen steps add up to such a step. The actions' medians do not add up
+ * to it, because different actions are slow in different steps (measured: the sum of the medians is up to 4 % less). */
 static int choose_steps(const struct replay *r, int ret[STEPS_MOST])
 {
     struct step_total all[STEPS_MOST] = {0};
@@ -247,11 +248,11 @@ static struct board_row *row_of(struct board *board, int *mine, int *n, const st
     return &board->rows[at];
 }
 
-/* Actions with the same operation and numbers have one key, and share its row. */
+/* Writes the times to the board. Actions with the same operation and numbers have the same key and share a row. */
 static titan_status write_down(struct replay *r, struct board *board, struct titan_error *err)
 {
     const struct program *p = r->program;
-    const int threads = r->device.info.host_memory ? r->options->threads : 1; /* GPU plans look for 1 thread */
+    const int threads = r->device.info.host_memory ? r->options->threads : 1; /* GPU plans look up rows with 1 thread */
     const double least = 1e-9;
     _cleanup_free_ int *mine = calloc(BOARD_ROWS, sizeof *mine);
     int n = 0, steps[STEPS_MOST];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay.h - runs a rank's step alone and times each of its operations.
- * The rank's program is built as in a run and runs on the device, step after step, with communicators without peers
- * (echo.h). So each operation finds the caches as a step leaves them, neither warmed by itself nor colder than in a
- * run. The middle half of the steps counts, ordered by their operations' total time. An action's mean time and standard
- * deviation are taken over these steps. A distinct operation gets the means of both over its actions. */
+/* replay.h - runs a rank's step alone and times each of its operations. The rank's program is built as in a run and
+ * runs on the device, step after step, with communicators without peers (echo.h). So each operation finds the caches as
+ * they are in a step: neither warmed by the operation itself nor colder than in a run. The steps are ordered by their
+ * operations' total time, and the middle half counts. An action's mean time and standard deviation are taken over these
+ * steps. Each distinct operation gets the mean of these two values over its actions. */
 #ifndef TITAN_WORKER_MEASURE_REPLAY_H
 #define TITAN_WORKER_MEASURE_REPLAY_H
 

@@ -13,7 +13,7 @@
 
 enum { PASSES = 5, ROUNDS_MOST = 2000 };
 #define PASS_S 0.01
-#define POOL_BYTES ((size_t)32 << 20) /* more than a core's own caches */
+#define POOL_BYTES ((size_t)32 << 20) /* larger than a core's own caches */
 #define ALIGN ((size_t)4096)
 
 struct member {
@@ -34,7 +34,7 @@ static int64_t processor_ns(void)
 
 /* --- one transfer ------------------------------------------------------------------------------------------------- */
 
-/* Bytes of a transfer's receiving and sending side together. */
+/* Bytes that a transfer receives and sends, together. */
 static size_t bytes_of(const struct board_row *row, size_t members)
 {
     const size_t bytes = (size_t)row->cost.bytes;
@@ -90,7 +90,8 @@ static int by_value(const void *x, const void *y)
     return *a < *b ? -1 : *a > *b;
 }
 
-/* The first pass determines the number of rounds; the first member's number counts for all. */
+/* Measures one transfer. The first pass determines the number of rounds; the first member's number holds for all
+ * members. */
 static titan_status take_row(const struct member *m, struct board_row *row, struct titan_error *err)
 {
     int64_t ns[PASSES], processor[PASSES];
@@ -133,7 +134,7 @@ static titan_status open_member(struct member *m, const struct board *board, int
     memcpy(config.id, &st.st_ino, sizeof st.st_ino);
     TRY(device_open("cpu", &(struct device_options){.threads = 1}, &m->device, err));
     TRY(m->device.ops->alloc(m->device.dev, m->pool_bytes, (void **)&m->pool, err));
-    memset(m->pool, 1, m->pool_bytes); /* all untouched pages are the same physical page */
+    memset(m->pool, 1, m->pool_bytes); /* touches all pages, because all untouched pages are the same physical page */
     TRY(m->device.ops->stream_open(m->device.dev, "transfers", false, &m->stream, err));
     return comm_shm.open(&config, NULL, &m->comm, err);
 }

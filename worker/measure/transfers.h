@@ -7,11 +7,12 @@
 
 struct transfers_options {
     int rank, members;
-    int memfd; /* their segment (comm_shm_segment), new for these members; borrowed */
+    int memfd; /* the members' segment (comm_shm_segment), new for these members; borrowed */
 };
 
-/* One member's part: carries out every transfer of the board for `members` members over shared memory, each on other
- * buffers than the last, and adds the times to the row's. Members take the rows in the same order. */
+/* Runs one member's part of the measurement. It carries out every transfer of the board that has `members` members,
+ * over shared memory, and adds its times to the row. Each transfer uses other buffers than the transfer before. Members
+ * take the rows in the same order. */
 titan_status transfers_take(const struct transfers_options *options, struct board *board,
                             struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event_file.c - writes event records. The messages are only four fields deep and never read here, so this file encodes
- * them by hand. */
+/* event_file.c - writes event records. The messages are small and are never read here, so this file encodes them by
+ * hand. */
 #include "worker/metrics/event_file.h"
 
 #include <fcntl.h>
@@ -79,7 +79,7 @@ static uint32_t masked_crc(const void *data, size_t len)
     return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-/* Appends a whole record. A partial record would end the file for every reader. */
+/* Appends a whole record. It must be whole, because readers stop at a partial record. */
 static titan_status append_record(struct event_file *f, const struct buf *event, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf record = BUF_INIT;
@@ -135,7 +135,7 @@ titan_status event_file_add(struct event_file *f, uint64_t step, int64_t wall_ms
     _cleanup_(buf_free) struct buf event = BUF_INIT, summary = BUF_INIT, session = BUF_INIT, start = BUF_INIT;
 
     titan_assert(f->fd >= 0 && step > 0 && n > 0);
-    if (!f->started) { /* earlier files' events from this step on are void: these steps are trained again */
+    if (!f->started) { /* voids earlier files' events from this step on: these steps are trained again */
         begin_event(&start, step, wall_ms);
         put_key(&session, SESSION_STATUS, WIRE_VARINT);
         put_varint(&session, SESSION_START);

@@ -29,9 +29,9 @@ struct line_writer {
     pthread_t thread;
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
-    struct line *first, **last; /* first: the line that is being written, or is next */
+    struct line *first, **last; /* first: the line that is being written, or will be written next */
     size_t bytes;
-    bool slow; /* the file did not take a line in time, and has not taken all lines since */
+    bool slow; /* the file did not take a line in time, and since then has not taken all lines */
     bool lost; /* the last line was lost, because the disk was full */
     bool closing;
     bool left; /* the thread frees the writer */
@@ -61,7 +61,7 @@ static void *write_lines(void *arg)
     struct line_writer *w = arg;
     (void)pthread_mutex_lock(&w->lock);
 
-    /* Waits for the file's lock: the previous writer's lines come before ours. */
+    /* Waits for the file's lock, so that the previous writer's lines come before ours. */
     const int64_t until = clock_mono_ns() + INT64_C(1000000) * LOCK_MS;
     bool alone = false;
     while (!alone && clock_mono_ns() < until && (w->first || !w->closing)) {
@@ -80,7 +80,7 @@ static void *write_lines(void *arg)
             continue;
         }
         (void)pthread_mutex_unlock(&w->lock);
-        const bool lost = file_append(w->fd, line->text, line->len, NULL) != TITAN_OK; /* a full disk costs lines */
+        const bool lost = file_append(w->fd, line->text, line->len, NULL) != TITAN_OK; /* a full disk loses lines */
         (void)pthread_mutex_lock(&w->lock);
         w->lost = lost;
         w->bytes -= line->len;
@@ -97,7 +97,7 @@ static void *write_lines(void *arg)
     return NULL;
 }
 
-/* Waits until all lines are written, at most ms. The caller holds the lock. */
+/* Waits until all lines are written, but at most `ms` milliseconds. The caller holds the lock. */
 static bool wait_until_written(struct line_writer *w, int64_t ms)
 {
     const struct timespec until = in_ms(ms);
@@ -146,7 +146,7 @@ void line_writer_close(struct line_writer *w)
     w->closing = true;
     (void)pthread_cond_broadcast(&w->changed);
     const bool left = w->left = !wait_until_written(w, LAST_MS);
-    const pthread_t thread = w->thread; /* copied: a writer left to its thread may be freed once it is unlocked */
+    const pthread_t thread = w->thread; /* copied: after the unlock, a writer that is left to its thread may be freed */
     (void)pthread_mutex_unlock(&w->lock);
     if (left) {
         (void)pthread_detach(thread);

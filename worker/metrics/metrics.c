@@ -19,12 +19,12 @@
 #include "worker/metrics/line_writer.h"
 
 #define WRITER_GONE_MS 500
-#define LAST_WAITS 5 /* waits for lines before the file is read back */
+#define LAST_WAITS 5 /* number of waits for lines before the file is read back */
 
-/* Takes the file's lock. The previous writer may be dead and still be writing: a thread killed in a system call ends
- * only there, later. Its lock goes with the descriptor. flock has no time limit, and a writer on another host may live
- * on. So this thread asks often, and not for long. The writing thread asks longer. False: another writer still has the
- * file. */
+/* Takes the file's lock. The previous writer may be killed and still be writing, because a thread that is killed in a
+ * system call ends only after the call. Its lock ends with its descriptor. flock has no time limit, and a writer on
+ * another host may live on. So this thread asks often, but only for a short time; the writing thread asks longer.
+ * False: another writer still has the file. */
 static bool wait_for_writer(int fd)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
@@ -53,8 +53,8 @@ static titan_status open_file(struct metrics *m, struct titan_error *err)
     if (m->fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
 
-    /* Reads `written` from the last whole line. Cuts the rest of a torn line behind it if no other writer has the
-     * file. */
+    /* Reads `written` from the last whole line. If no other writer has the file, cuts off an incomplete line behind the
+     * last whole line. */
     const bool cut = wait_for_writer(m->fd);
     char text[4096];
     const off_t size = lseek(m->fd, 0, SEEK_END), from = MAX(size - (off_t)sizeof text, 0);
@@ -78,7 +78,7 @@ static titan_status open_file(struct metrics *m, struct titan_error *err)
 
 void metrics_open(struct metrics *m, const char *job_dir, int rank, int64_t log_freq, int64_t steps)
 {
-    struct titan_error why; /* dropped: the first line opens the file again and reports a failure */
+    struct titan_error why; /* dropped: the first line opens the file again, and reports a failure */
 
     titan_assert(rank >= 0 && job_dir);
     titan_assert(log_freq > 0 && steps > 0);
@@ -227,7 +227,7 @@ void metrics_step(struct metrics *m, const struct log *log, const struct step_re
     append_line(m, log, &w);
     m->written = r->step;
     const bool logs = r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps;
-    if ((logs || r->evaluation.step > 0) && m->writer && !m->stalled) /* the file gets the line before the log does */
+    if ((logs || r->evaluation.step > 0) && m->writer && !m->stalled) /* the file gets the line before the log */
         (void)line_writer_wait(m->writer);
     if (r->evaluation.step > 0)
         log_evaluation(log, &r->evaluation);
@@ -280,7 +280,7 @@ bool metrics_have_evaluation(const struct metrics *m, uint64_t step)
         /* The next block has the line that begins before this block. */
         const char *first = from > 0 ? (const char *)memchr(text, '\n', (size_t)n) + 1 : text;
         if (first > last)
-            return false;                                         /* our lines are shorter */
+            return false;                                         /* a line that is longer than a block is not ours */
         for (size_t len = (size_t)(last + 1 - first); len > 0;) { /* from the last line to the first */
             const char *before = memrchr(first, '\n', len - 1);
             const char *line = before ? before + 1 : first;

@@ -17,14 +17,14 @@ struct step_report {
     struct step_split split;
     double expert_tokens_min, expert_tokens_max, expert_tokens_mean; /* tokens per expert; mean 0 = no experts */
     double dropped;                                                  /* rows dropped by full experts */
-    double further_rounds, room_needed; /* of experts' rows; room_needed 0 = rounds are not counted */
+    double further_rounds, room_needed; /* of experts' rows (step_outcome); room_needed 0 = rounds are not counted */
     double balance_loss, mtp_loss;      /* as in step_outcome */
     int world;
     uint64_t memory_bytes;  /* measured, the maximum over ranks since the epoch began */
     uint64_t planned_bytes; /* planned device memory of this rank */
     uint32_t skipped_steps;
     int64_t at_ms;                       /* commit time, wall clock, for people */
-    struct evaluation_report evaluation; /* after this step, if any */
+    struct evaluation_report evaluation; /* evaluation after this step, if there is one */
 };
 
 #endif

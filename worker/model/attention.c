@@ -2,7 +2,7 @@
 /* attention.c - grouped-query attention: projections, the norm of heads, rotary embedding, context parallelism.
  *
  * Usually queries, keys and values share one buffer, side by side in each row. With the heads' norm, or where keys and
- * values travel over cp, they have separate buffers: a shared one would cost a copy. */
+ * values travel over cp, they have separate buffers: a shared buffer would cost a copy. */
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 
@@ -34,7 +34,7 @@ static struct tensor keys_of(const struct block *k, const struct block_sizes *z,
     return tensor_at(k->table[table], 0, DTYPE_I32, 1, z->cp * z->n);
 }
 
-/* Rotates queries and keys. Takes one operation if they are neighbours in one buffer. */
+/* Rotates queries and keys, in one operation if they are neighbours in one buffer. */
 static void rotate(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens, struct tensor q,
                    struct tensor key, bool backward)
 {
@@ -58,7 +58,7 @@ static void rotate(struct block *k, const struct unit_buffers *u, const struct b
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* Reshapes x (N,heads*D): each row is what one norm covers, a head or, with qk_norm_whole, all heads. */
+/* Reshapes x (N,heads*D) so that one norm covers a row: a head, or all heads with qk_norm_whole. */
 static struct tensor by_norm(const struct block *k, struct tensor x)
 {
     const int64_t width = k->layout->model->dims.qk_norm_whole ? x.cols : k->layout->model->head_dim;
@@ -66,8 +66,8 @@ static struct tensor by_norm(const struct block *k, struct tensor x)
     return tensor_reshape(x, tensor_numel(x) / width, width);
 }
 
-/* q | k | v (N,(H+2K)*D). One product makes all three unless a converter has one of the layers. Where keys and values
- * travel, a product of their own makes k | v. */
+/* q | k | v (N,(H+2K)*D). One product computes all three, unless a converter converts one of the layers. Where keys and
+ * values travel over cp, a separate product computes k | v. */
 static void project(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -89,7 +89,7 @@ static void project(struct block *k, const struct unit_buffers *u, struct layer_
     saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.vd);
 }
 
-/* A norm over all heads needs the heads of all tp ranks. So each tp rank norms whole rows of a part of the tokens. */
+/* A norm over all heads needs the heads of all tp ranks. So each tp rank norms the whole rows of some tokens. */
 static bool norms_tokens(const struct block *k)
 {
     return k->layout->model->dims.qk_norm_whole && mesh_group_size(&k->layout->mesh, GROUP_TP) > 1;
@@ -185,8 +185,8 @@ void attention_scores(struct block *k, const struct block_tokens *tokens, struct
 
     saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
     saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", heads.b * z.h, z.n / heads.b);
-    /* Keys and values (N,K*(D+Dv)) go round the cp ranks: each step passes them to the next rank. A transfer of the
-     * next part runs while the present part is used. Partial results are merged by their log-sum-exp (Liu et al. 2023,
+    /* Keys and values (N,K*(D+Dv)) go round the cp ranks: each step passes them to the next rank. The transfer of the
+     * next part runs while the current part is used. Partial results are merged by their log-sum-exp (Liu et al. 2023,
      * arXiv:2310.01889). */
     const bool ring = z.cp > 1 && k->ring;
     struct tensor kv = saved->t[SAVED_KV], next = TENSOR_NONE;
@@ -232,8 +232,8 @@ static int64_t window_of(const struct block *k, const struct unit_buffers *u)
     return window < k->t ? window : 0;
 }
 
-/* Sets up attention in a layer with a window. SAVED_START is the first token that a token sees; nothing else changes.
- * So attention uses masks even if the batch has none. */
+/* Sets up attention in a layer with a window. Only the first token that each token sees (SAVED_START) differs from
+ * other layers. So attention uses masks even if the batch has none. */
 static void look_through(struct block *k, struct block_tokens *tokens, struct tensor start)
 {
     k->masked = true;
@@ -270,7 +270,7 @@ void attention_forward(struct block *k, const struct unit_buffers *u, const stru
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
-/* t: as in the forward, with the keys and values at hand. */
+/* t: the tensors of the forward; its keys and values are of the current part. */
 static void dgrad(struct block *k, const struct attention_tensors *t, const struct attention_mask *mask,
                   const struct attention_grads *out, struct tensor dattn)
 {
@@ -306,7 +306,7 @@ void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, 
         dgrad(k, &t, &mask, out, dattn);
         return;
     }
-    if (!k->ring) { /* gradients of all ranks' keys and values (cp*N,K*(D+Dv)) are reduced to their ranks */
+    if (!k->ring) { /* sums gradients of all ranks' keys and values (cp*N,K*(D+Dv)) on their own ranks */
         const struct attention_mask mask = mask_of(k, tokens, keys_of(k, &z, TABLE_KEYS_GATHERED));
         const struct tensor all = block_new(k, BUF_DACTIVATION, "dkv", z.cp * z.n, z.kd + z.vd);
         const struct attention_grads to = {out->q, tensor_cols(all, 0, z.kd), tensor_cols(all, z.kd, z.vd)};

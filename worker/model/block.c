@@ -95,8 +95,8 @@ static struct tensor unit_matrix(const struct block *k, int unit, enum tensor_ro
     return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, cols);
 }
 
-/* Returns a tensor and the tensors glued to it, for a unit with codes. The values are codes, or elements of the compute
- * type if the tensor has no codes. */
+/* Returns a tensor and the tensors glued to it, for a unit with codes. Its elements are codes, or of the compute type
+ * if the tensor has no codes. */
 static struct tensor coded_matrix(const struct block *k, const struct unit_buffers *u, int first, int count)
 {
     const struct local_tensor *t = &k->layout->tensors[first];
@@ -135,7 +135,7 @@ static void zero_range(struct block *k, const struct unit_buffers *u, int64_t fr
 void block_begin_grads(struct block *k, const struct unit_buffers *u)
 {
     const struct model_unit *unit = &k->layout->model->units[u->unit];
-    int64_t done = 0; /* elements before `done` are zeroed here or written by a product */
+    int64_t done = 0; /* elements before `done` are zeroed in this loop, or a product writes them */
 
     if (!u->first)
         return;
@@ -177,13 +177,13 @@ void block_product(struct block *k, struct tensor c, struct tensor a, struct ten
 
 /* The layers that one product computes: their rows of the glued matrix, and their flags from the model's converters. */
 struct layers {
-    enum tensor_role role; /* of the first of `all` glued layers, which one product after the other computes */
+    enum tensor_role role; /* role of the first of `all` glued layers, which one or more products compute */
     int all;
     enum linear_product product;
     int64_t from, rows;
     uint32_t converted;
     int first, count; /* tensors */
-    int done;         /* layers of earlier products and of this one */
+    int done;         /* layers of earlier products and of this product */
 };
 
 static uint32_t converted(const struct block *k, int tensor, enum linear_product product)
@@ -197,8 +197,8 @@ uint32_t block_converted(const struct block *k, const struct unit_buffers *u, en
     return converted(k, model_find(k->layout->model, u->unit, role), product);
 }
 
-/* Finds the layers of the next product. The product takes all of them, or one if any layer is converted. Returns false
- * if none is left. */
+/* Finds the layers of the next product. The product takes all layers, or one if any layer is converted. Returns false
+ * if no layer is left. */
 static bool next_layers(const struct block *k, const struct unit_buffers *u, struct layers *l)
 {
     const int first = model_find(k->layout->model, u->unit, l->role), at = l->done;
@@ -344,12 +344,12 @@ struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor 
     return dx;
 }
 
-/* The end of a half layer. The role of the half layer's last product selects it. */
+/* The tensors at the end of a half layer. half_end_of() finds them by the role of the half layer's last product. */
 struct half_end {
     const char *out, *dout; /* names of the output and of its gradient */
     enum saved_tensor x;    /* input of the product */
     enum back_tensor dy;    /* gradient of the product's output */
-    enum back_tensor own;   /* the same before the gather, where the product has a bias */
+    enum back_tensor own;   /* this gradient before its gather, where the product has a bias */
     /* What the norm of the output needs: */
     enum tensor_role gain;
     enum saved_tensor raw, rstd;
@@ -435,7 +435,7 @@ void block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum
 }
 
 /* Computes weight gradients of a half layer's last product from BACK_DH or BACK_DY (N,C), and gradients of its bias and
- * its end-> */
+ * of the half layer's end */
 static void project_out_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
                               const struct layer_saved *saved, const struct layer_back *back)
 {
@@ -513,14 +513,14 @@ void block_gate_dgrad(struct block *k, struct tensor dgu, struct tensor dout, st
         EMIT(k->e, swiglu_dgrad, dgate, dup, dout, gate, up, counts, .flags = d->gelu ? OP_GELU : 0);
 }
 
-/* y = residual + w2 (silu(w1 n) * w3 n), or with GELU */
+/* y = residual + w2 (silu(w1 n) * w3 n), or GELU in place of silu */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
                                  struct layer_saved *saved)
 {
     const int64_t n = block_tokens_local(k), f = block_param(k, u, ROLE_W1, 1).rows;
     struct tensor *s = saved->t;
 
-    /* gate, up (N,F): side by side from one product, or apart */
+    /* gate, up (N,F): side by side from one product, or in two tensors from two products */
     if (k->split_gate_up) {
         s[SAVED_GATE] = block_new(k, BUF_ACTIVATION, "gate", n, f);
         s[SAVED_UP] = block_new(k, BUF_ACTIVATION, "up", n, f);
@@ -594,7 +594,7 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
     s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, x, saved);
-    /* Without a first norm, the rstd of the output norm shows input that is not finite. */
+    /* In a layer without a first norm, the rstd of the output norm shows whether the input was finite. */
     if (tensor_exists(statistics) && !tensor_exists(s[SAVED_RSTD1]))
         EMIT(k->e, check, statistics, s[SAVED_ATTN_OUT_RSTD]);
     /* y (Ns,C) = h + ffn(norm(h)) */
@@ -616,7 +616,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
     struct tensor *g = back->t;
     g[BACK_DXN2] =
         u.experts ? experts_dgrad(k, u, tokens, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
-    /* dh (Ns,C) = dy + the norm's */
+    /* dh (Ns,C) = dy + the gradient through the norm */
     const struct norm_saved ffn_norm = {s[SAVED_H], s[SAVED_RSTD2]};
     const struct tensor dh = block_norm_dgrad(k, "dh", dy, g[BACK_DXN2], &ffn_norm, gain_of(k, u.own, ROLE_FFN_NORM));
     block_project_out_dgrad(k, u.own, ROLE_WO, dh, saved, back);
@@ -626,7 +626,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
     /* dxn1 (N,C) -> (Ns,C) */
     const struct tensor dxn1 = (is_latent(k) ? latent_dgrad : attention_dgrad)(k, u.own, tokens, saved, dattn, back);
     g[BACK_DXN1] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn1", dxn1);
-    /* dx (Ns,C) = dh + the norm's */
+    /* dx (Ns,C) = dh + the gradient through the norm */
     const struct norm_saved norm = {s[SAVED_X], s[SAVED_RSTD1]};
     return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], &norm, gain_of(k, u.own, ROLE_ATTENTION_NORM));
 }
@@ -664,8 +664,8 @@ static enum tensor_role output_role(const struct block *k)
 
 /* Values that all pieces of a head share. */
 struct head {
-    struct tensor xn, dxn;   /* (N,C); dxn none without gradients */
-    struct unit_buffers out; /* with the matrix (V,C); `first` holds for the first piece's gradient */
+    struct tensor xn, dxn;   /* (N,C); dxn is TENSOR_NONE without gradients */
+    struct unit_buffers out; /* buffers with the matrix (V,C); `first` is for the gradient of the first piece */
     struct tensor statistics, losses;
     double factor; /* factor of gradients */
 };
@@ -699,8 +699,8 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     block_linear(k, &out, output_role(k), 1, uncapped, xn);
     if (cap > 0)
         EMIT(k->e, softcap, logits, uncapped, .cap = cap);
-    /* losses (1,n) from logits that are cut by vocabulary: ranks exchange 3 numbers per token. With `gradient` the
-     * logits become their gradient. */
+    /* losses (1,n). The logits are cut by vocabulary over tp, so ranks exchange 3 numbers per token. With `gradient`,
+     * the gradient overwrites the logits. */
     const struct tensor targets = tensor_cols(tokens->targets, from, n);
     const struct tensor part = block_new_f32(k, BUF_WORK, "loss_stats", n, 3);
     EMIT(k->e, loss_stats, part, logits, targets);
@@ -713,8 +713,8 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
         EMIT(k->e, loss_sum, head->statistics, losses);
     if (!gradient)
         return;
-    /* This is the gradient of the sum over tokens. The optimizer's factor turns the sum into the mean over the global
-     * batch. */
+    /* The gradient is of the losses' sum over tokens. The optimizer's factor turns it into the gradient of the mean
+     * over the global batch. */
     k->e->phase = PHASE_DGRAD;
     if (cap > 0)
         EMIT(k->e, softcap_dgrad, logits, logits, uncapped, .cap = cap);
@@ -774,7 +774,7 @@ struct tensor head_step(struct block *k, struct head_units u, const struct block
                         .out = *out,
                         .statistics = statistics,
                         .losses = losses,
-                        /* each module has an equal share of the weight that all modules' losses have */
+                        /* the weight of the modules' losses is shared equally by the modules */
                         .factor = tokens->module > 0 ? mtp_scale / (double)d->mtp_layers : 1};
 
     titan_assert(rows >= 1 && pieces * rows >= z.n);

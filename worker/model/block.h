@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* block.h - each part of the model once, as operations of a program (program/emit.h), with separate functions for
- * forward, input gradient (dgrad) and weight gradient (wgrad).
+/* block.h - writes each part of the model as operations of a program (program/emit.h). Forward, input gradient (dgrad)
+ * and weight gradient (wgrad) have separate functions.
  *
  * Nothing here knows of ranks, schedules or owners of memory. Shapes are local. Where the layout of tokens changes, the
- * model emits a transfer; in a group of one member the transfer is nothing (emit.h). Layouts:
+ * model emits a transfer. In a group of one member, nothing is emitted (emit.h). Layouts:
  * - Between blocks, activations are cut by tokens over tp (sequence parallel, Korthikanti et al. 2022,
  * arXiv:2205.05198).
- * - Inside attention and feed-forward layers, they have all tokens, and are cut in heads or features (Shoeybi et al.
- * 2019, arXiv:1909.08053).
- * - Keys and values are gathered over cp, or go round it (Liu et al. 2023, arXiv:2310.01889).
+ * - Inside attention and feed-forward layers, activations have all tokens, and are cut in heads or features (Shoeybi et
+ *   al. 2019, arXiv:1909.08053).
+ * - Keys and values are gathered over cp, or go round the cp ranks in a ring (Liu et al. 2023, arXiv:2310.01889).
  *
  * Shape letters are those of device.h, local unless noted: N = b*t/cp tokens, Ns = N/tp of them on this tp rank, C
  * width, H query heads, K key/value heads, D width of a query or key head, Dv width of a value head, F feed-forward
- * width, V vocabulary; M width of an expert, top_k experts per token, E experts in all, R most rows that the experts
- * here may get. */
+ * width, V vocabulary; M width of an expert, top_k experts per token, E experts in all, R the largest number of rows
+ * that this rank's experts may get. */
 #ifndef TITAN_WORKER_MODEL_BLOCK_H
 #define TITAN_WORKER_MODEL_BLOCK_H
 
@@ -27,32 +27,33 @@ struct block {
     enum dtype dt;               /* type of parameters and activations */
     int64_t b, t;                /* sequences of a microbatch, tokens of each; global */
     bool masked;                 /* attention within documents, or cp > 1: masks and positions are taken from TOKENS */
-    bool ring;                   /* context parallel: keys go round instead of being gathered */
+    bool ring;                   /* context parallel: keys go round in a ring instead of being gathered */
     enum attention_order order;  /* order of attention without masks; with masks the order is fixed */
-    bool split_gate_up;          /* gate and up are two products: backward can keep one and recompute the other */
+    bool split_gate_up;          /* gate and up are two products, so that one can be kept and the other recomputed */
     int loss_chunks;
-    /* Rows that a rank's experts take in a round, with expert parallelism, in even shares; 0: as many as can arrive. */
+    /* With expert parallelism: rows that a rank's experts take in one round, in even shares. 0: as many as can
+     * arrive. */
     double expert_parallel_room;
     double expert_capacity; /* rows that an expert takes from a rank's tokens, in even shares; 0: all */
-    /* Rows from each rank of an expert group stay separate in products and gradients. So sums are the same as on a rank
+    /* Products and gradients keep the rows from each rank of an expert group apart. So sums are the same as on a rank
      * that has all experts. */
     bool by_rank;
-    bool round_robin;                    /* experts in turn instead of by score */
+    bool round_robin;                    /* experts are chosen in turn, not by score */
     const struct converters *converters; /* NULL: none */
     const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
     int table[TABLE_COUNT]; /* buffers */
-    /* Per unit with experts: bias (E) for choosing experts; where choices are counted, expert_tokens (E); with
-     * expert_capacity also dropped (1). NULL: none. */
+    /* For each unit with experts. bias (E): for choosing experts. expert_tokens (E): where choices are counted. dropped
+     * (1): with expert_capacity. NULL: the program has no such tensors. */
     const struct tensor *bias, *expert_tokens, *dropped;
-    const struct tensor *statistics; /* statistics of the step, for balance losses; none: not reported */
-    /* Where rounds are counted, totals over all units: number of rounds behind the first, most rows (2). Otherwise
-     * none. */
+    const struct tensor *statistics; /* of the step, for balance losses; no tensor: balance losses are not reported */
+    /* Where rounds are counted, two totals over all units: number of rounds after the first, and most rows. Otherwise
+     * no tensor. */
     const struct tensor *seen;
 };
 
-/* Local tokens of a microbatch: (batch_rows,N) int32. module: the module of multi-token prediction that the inputs and
- * targets belong to; 0: the model. */
+/* Local tokens of a microbatch: (batch_rows,N) int32. module: multi-token prediction module of the inputs and targets;
+ * 0: the model itself. */
 struct block_tokens {
     struct tensor all, inputs, targets, positions, index, start;
     int module;
@@ -82,7 +83,7 @@ enum saved_tensor {
     SAVED_KV_LATENT_NORMED,
     SAVED_KV,       /* cp > 1: k | v (cp*N,K*(D+Dv)) of all cp ranks; in a ring (N,K*(D+Dv)) of this rank */
     SAVED_ATTN,     /* (N,H*Dv) */
-    SAVED_LSE,      /* (B*H,T), B and T of attention's sequences */
+    SAVED_LSE,      /* (B*H,T), with B sequences of T tokens in attention */
     SAVED_START,    /* (N) int32: first token that each token sees, in a layer with a window */
     SAVED_ATTN_OUT, /* (Ns,C) of the output product, before its norm (output_norms) */
     SAVED_ATTN_OUT_RSTD,
@@ -94,20 +95,20 @@ enum saved_tensor {
     SAVED_ACT,     /* (N,F)   silu(gate) * up */
     SAVED_FFN_OUT, /* as SAVED_ATTN_OUT */
     SAVED_FFN_OUT_RSTD,
-    SAVED_XN2_OWN, /* mixture of experts (experts.h): (Ns,C) before it was gathered */
+    SAVED_XN2_OWN, /* mixture of experts (experts.h): (Ns,C) SAVED_XN2 before its gather */
     SAVED_LOGITS,  /* (Ns,E) fp32 */
     SAVED_CHOSEN,  /* (Ns,top_k) */
     SAVED_WEIGHTS, /* (Ns,top_k) fp32 */
-    SAVED_PLACE,   /* (Ns,top_k) places of choices, sorted by expert, and their counts */
+    SAVED_PLACE,   /* (Ns,top_k) places of the chosen rows in the order by expert, and the counts of rows */
     SAVED_COUNTS,
     SAVED_RANK_COUNTS,
     SAVED_RECEIVED, /* several rounds: (ep,rounds*E/ep) numbers of rows from each rank for each expert here */
-    SAVED_SENT,     /* several rounds: the same for the rows that this rank sends */
-    /* First round, ep > 1: (R,1) places of the rows that arrived, sorted by expert, and their counts. */
+    SAVED_SENT,     /* several rounds: these numbers for the rows that this rank sends */
+    /* First round, ep > 1: (R,1) places of the arrived rows in the order by expert, and the counts of rows. */
     SAVED_PLACE_HERE,
     SAVED_COUNTS_HERE,
     SAVED_RANK_COUNTS_HERE,
-    /* Several rounds: (Ns*top_k,1) places of rows among the rows that are sent, the reverse, and counts. */
+    /* Several rounds: (Ns*top_k,1) places of rows among the sent rows, the inverse of these places, and counts. */
     SAVED_PLACE_SENT,
     SAVED_ORIGIN,
     SAVED_RANK_COUNTS_SENT,
@@ -123,7 +124,7 @@ struct layer_saved {
 /* Tensors of the input gradient that weight gradients need. */
 enum back_tensor {
     BACK_DY,        /* (N,C)  gathered over tp */
-    BACK_DY_NORMED, /* (Ns,C) gradient of the output's norm (output_norms) */
+    BACK_DY_NORMED, /* (Ns,C) gradient of the output norm's result (output_norms) */
     BACK_DY_OWN,    /* (Ns,C) before the gather, where the product has a bias */
     BACK_DGU,       /* (N,2F) */
     BACK_DXN2,      /* (Ns,C) */
@@ -141,7 +142,7 @@ enum back_tensor {
     BACK_DKV_LATENT,
     BACK_DKV_LATENT_NORMED,
     BACK_DK_ROPE,
-    BACK_DROWS_OUT, /* mixture of experts with several rounds: (Ns*top_k,C) before it is sent */
+    BACK_DROWS_OUT, /* mixture of experts with several rounds: (Ns*top_k,C) gradient before it is sent */
     BACK_DROWS,     /* (R,C) */
     BACK_DROWS_GU,
     BACK_DLOGITS, /* (Ns,E) compute type */
@@ -157,8 +158,8 @@ struct layer_back {
  * (experts_parts()), in consecutive buffers. */
 struct unit_buffers {
     int unit, params, grads; /* -1: not needed */
-    bool first;              /* the first gradient of a step: overwrites (and zeroes gaps); later ones are added */
-    /* Layout of params, with these scales (fp32); NULL: params is the flat buffer. */
+    bool first; /* the first gradient of a step: it overwrites, and zeroes gaps; later gradients are added */
+    /* coded: layout of `params` as codes, with `scales` (fp32). NULL: `params` is the flat buffer. */
     const struct coded *coded;
     struct tensor scales;
 };
@@ -172,7 +173,7 @@ void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct
 struct layer_units {
     const struct unit_buffers *own, *experts;
 };
-/* y (Ns,C). statistics: the executor's statistics buffer; none: no CHECK (recomputation). */
+/* y (Ns,C). statistics: the step's statistics buffer; no tensor: no CHECK is emitted (recomputation). */
 struct tensor layer_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens, struct tensor x,
                             struct tensor statistics, struct layer_saved *saved);
 /* dx (Ns,C) */
@@ -219,8 +220,8 @@ void mtp_out(struct block *k, const struct unit_buffers *u, struct tensor y, str
 /* dh (Ns,C) -> dy (Ns,C) */
 struct tensor mtp_out_dgrad(struct block *k, const struct unit_buffers *u, const struct mtp_saved *saved,
                             struct tensor dh, struct mtp_back *back);
-/* dx (Ns,C) -> gradient of the previous module's output. residual: the part of that gradient from the previous module's
- * own loss. */
+/* dx (Ns,C) -> gradient of the previous module's output. residual: the part of this gradient that comes from the
+ * previous module's own loss. */
 struct tensor mtp_join_dgrad(struct block *k, const struct unit_buffers *u, const struct mtp_saved *saved,
                              struct tensor dx, struct tensor residual, struct mtp_back *back);
 /* Call it after layer_wgrad() of the same unit. */
@@ -234,8 +235,9 @@ struct head_units {
 /* Runs the whole head for one microbatch: the loss, and with u.own->grads input and weight gradients. It works in
  * loss_chunks pieces, so only one piece's logits exist at a time. Cross-entropy runs on logits cut by vocabulary (loss
  * parallel): ranks exchange 3 numbers per token. Returns dx (Ns,C); without gradients TENSOR_NONE. losses: (N) fp32 if
- * the caller wants them (OUTPUT), otherwise none. If the unit does not have the last norm, x is the norm's output. With
- * tokens of a module, the loss is the module's, and gradients are multiplied by the weight of that loss. */
+ * the caller wants the losses (OUTPUT), otherwise no tensor. If the unit does not have the last norm, x is the output
+ * of this norm. With tokens of a module, the loss is the module's, and gradients are multiplied by the weight of the
+ * module's loss. */
 struct tensor head_step(struct block *k, struct head_units u, const struct block_tokens *tokens, struct tensor x,
                         struct tensor statistics, struct tensor losses);
 /* Writes logits (n,V) of rows [from, from+n) of x into the caller's tensor. tp and cp must be 1. */

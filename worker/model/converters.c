@@ -89,7 +89,7 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
         const int64_t step = mx ? MX_BLOCK : 16; /* sides must be multiples of this */
         const int64_t outputs = t->shape[0], inputs = t->shape[1];
         const bool fits = outputs % step == 0 && inputs % step == 0;
-        /* torchao's thresholds; its K is the number of outputs */
+        /* thresholds of torchao, where K is the number of outputs */
         const bool small = how == float8_recipes
                                ? outputs <= 4096 && inputs <= 1024
                                : inputs <= 2048 || outputs <= 1024 || (inputs <= 4096 && outputs <= 2048);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* converters.h - which linear layers compute in float8, and how: the equivalent of TorchTitan's converters "float8" and
- * "mx".
+/* converters.h - chooses the linear layers that compute in float8, and how: the equivalent of TorchTitan's converters
+ * "float8" and "mx".
  *
- * Converted are the linear layers of attention and of feed-forward layers, shared experts included. Not converted are
- * the head, the embedding, the router, and the experts' grouped products. A layer is left out if a side of its matrix
- * is not a multiple of 16, or if float8.filter_fqns names it. "auto_filter_small_kn" also leaves out the layers that
- * torchao measured to be slower in float8 (torchao/float8/float8_linear_utils.py). The rules use the shape of the whole
- * matrix, so all layouts convert the same layers.
+ * The linear layers of attention and of feed-forward layers are converted, shared experts included. The head, the
+ * embedding, the router and the experts' grouped products are not converted. A layer is left out if a side of its
+ * matrix is not a multiple of 16, or if float8.filter_fqns names it. "auto_filter_small_kn" also leaves out the layers
+ * that torchao measured to be slower in float8 (torchao/float8/float8_linear_utils.py). The rules use the shape of the
+ * whole matrix, so all layouts convert the same layers.
  *
  *   recipe               y = x w^T                  dx = dy w                         dw = dy^T x
  *   tensorwise           x, w e4m3                  dy e5m2, w e4m3                   dy e5m2, x e4m3
@@ -15,9 +15,9 @@
  *   mxfp8_cublas         x, w e4m3 by blocks        dy, w e4m3 by blocks              both e4m3 by blocks
  *
  * By row or column: a scale for each row or column along the dimension of the sum; scales are powers of two. Otherwise
- * the whole operand, as it lies on its rank, has one scale. By blocks: MXFP8 (base/float8.h), with blocks of 32 along
- * the dimension of the sum. It leaves out layers with a side that is not a multiple of 32, and layers that
- * mx.filter_fqns names. */
+ * the whole operand has one scale: the part of the matrix that is on this rank. By blocks: MXFP8 (base/float8.h), with
+ * blocks of 32 along the dimension of the sum. MXFP8 leaves out layers with a side that is not a multiple of 32, and
+ * layers that mx.filter_fqns names. */
 #ifndef TITAN_WORKER_MODEL_CONVERTERS_H
 #define TITAN_WORKER_MODEL_CONVERTERS_H
 
@@ -35,8 +35,8 @@ struct converters {
 /* *ret is owned by the caller (free()). It is NULL if the recipe converts nothing. */
 titan_status converters_open(const struct recipe *recipe, const struct model *model, struct converters **ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Bits of the unit's weights that are gathered as codes, from its first tensor on. Latent attention's wkv_a is
- * excluded: its two parts have a scale each. converters NULL: no bits. */
+/* Bits of the unit's weights that are gathered as codes, from its first tensor on. Latent attention's wkv_a has no bit,
+ * because its two parts have a scale each. converters NULL: no bits. */
 uint64_t converters_coded(const struct converters *converters, const struct model *model, int unit);
 
 #endif

@@ -13,14 +13,14 @@ struct sizes {
     bool cut;
     int64_t ns, c, m;
     int64_t e, here, top_k; /* experts in all, experts on this rank, experts per token */
-    int64_t each;           /* most rows that an expert takes from a rank's tokens */
+    int64_t each;           /* the most rows that one expert takes from one rank's tokens */
     /* rows: of this rank's tokens, for all experts; round_rows: rows that this rank's experts take in one round. */
     int64_t rows, round_rows;
-    int64_t rounds; /* enough for the most rows that this rank's experts can get */
+    int64_t rounds; /* number of rounds: enough for the most rows that this rank's experts can get */
     int parts;      /* experts_parts() */
 };
 
-/* This limit on rounds keeps a program readable. */
+/* With more rounds a program would be too long to read. */
 #define ROUNDS_MAX 64
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -45,8 +45,8 @@ static struct sizes sizes_of(const struct block *k)
     if (k->expert_capacity > 0)
         each = MIN(ns, MAX(1, (int64_t)ceil(k->expert_capacity * (double)(ns * d->top_k) / (double)d->n_experts)));
     const int64_t rows = MIN(ns * d->top_k, d->n_experts * each);
-    /* The rows of one round: the most rows that a rank's experts can get, or fewer if block.expert_parallel_room has
-     * room for fewer. A full round may leave up to EXPERT_SPLIT - 1 rows free. */
+    /* The rows of one round: as many as a rank's experts can get, or fewer if block.expert_parallel_room sets a smaller
+     * room. A full round may leave up to EXPERT_SPLIT - 1 rows free. */
     const int64_t most = ep * MIN(ns * MIN(d->top_k, here), here * each);
     int64_t round_rows = most;
     if (ep > 1 && k->expert_parallel_room > 0) {
@@ -110,7 +110,7 @@ static struct tensor routed_input(const struct block *k, const struct layer_save
 /* --- which row goes where ----------------------------------------------------------------------------------------- */
 
 /* Routes the tokens. With ep > 1 returns how many rows each rank sends to each expert here: (ep,E/ep). With several
- * rounds these are numbers per round: (ep,rounds*E/ep). */
+ * rounds the numbers are per round: (ep,rounds*E/ep). */
 static struct tensor route(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                            struct layer_saved *saved)
 {
@@ -148,12 +148,13 @@ static struct tensor route(struct block *k, struct layer_units u, const struct b
 
 /* The rows that travel in one round, and their places. */
 struct round {
-    /* number: of the round; expected: rows by the even share. Rows beyond the share are not expected. */
+    /* number: number of the round. expected: number of rows, if every rank gets an even share. */
     int64_t number, expected;
-    struct tensor sent, received; /* numbers of rows to and from each rank; with ep > 1 */
-    /* Several rounds. place_sent: place of each row, sorted by expert, among this round's rows. origin: the reverse. */
+    struct tensor sent, received; /* with ep > 1: numbers of rows to each rank and from each rank */
+    /* With several rounds. place_sent: for each row in the order by expert, its place among this round's rows. origin:
+     * the inverse of place_sent. */
     struct tensor place_sent, origin;
-    struct tensor place_here, counts; /* places of arrived rows, sorted by expert; rows of each expert */
+    struct tensor place_here, counts; /* places of arrived rows in the order by expert; rows of each expert */
 };
 
 static struct round round_of(struct block *k, const struct layer_saved *saved, struct tensor received, int64_t number)
@@ -288,7 +289,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
         const struct tensor out = block_new(k, BUF_ACTIVATION, "rows_out", z.round_rows, z.c);
         EMIT(k->e, matmul_grouped, out, x.act, block_param(k, u.experts, ROLE_W2, 1), r.counts, .rows = r.expected,
              .flags = OP_TB);
-        if (has_biases(k)) /* if experts are cut: in this rank's columns of a sum over tp */
+        if (has_biases(k)) /* if experts are cut over tp: the bias of this rank's columns only */
             EMIT(k->e, add_bias_grouped, out, block_param(k, u.experts, ROLE_W2_BIAS, 1), r.counts);
         exchange_back(k, BUF_ACTIVATION, "rows_out", &r, out, &s[SAVED_ROWS_OUT]);
         if (q == 0) {
@@ -324,8 +325,8 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
-/* Returns a round as it was in forward, and its pass. Rounds behind the first are rare: they are computed again
- * here. */
+/* Returns a round as it was in forward, and its pass. Rounds after the first are rare, so forward does not keep them:
+ * they are computed again here. */
 static struct round recompute_round(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                                     int64_t number, struct tensor rows, struct pass *ret)
 {
@@ -347,7 +348,7 @@ static struct round recompute_round(struct block *k, const struct unit_buffers *
     return r;
 }
 
-/* Computes all rows of forward again, for rounds that are computed again. With one round returns TENSOR_NONE. */
+/* Computes forward's rows of all rounds again, for rounds that are recomputed. With one round returns TENSOR_NONE. */
 static struct tensor recomputed_rows(struct block *k, const struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
@@ -375,14 +376,14 @@ static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers 
 }
 
 /* Computes the balance loss of each sequence and adds its gradient to dlogits. A sequence can be cut over several
- * ranks. So its statistics are gathered first, and the loss is the same on every mesh. */
+ * ranks. Its statistics are gathered first, so that the loss is the same on every mesh. */
 static void balance_loss(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
                          struct tensor dlogits)
 {
     const struct sizes z = sizes_of(k);
     const uint32_t flags = routing_flags(k) & OP_SIGMOID;
     const struct tensor *s = saved->t;
-    /* The gradient of a router with cut experts is summed over tp. */
+    /* If experts are cut over tp, the router's gradient is a sum over tp ranks. So each rank adds a part. */
     const double factor = k->layout->model->dims.balance_loss / mesh_expert_cut(&k->layout->mesh);
 
     struct tensor stats = block_new_f32(k, BUF_WORK, "balance_stats", k->b, BALANCE_STATS(z.e));
@@ -429,8 +430,8 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
     }
     if (z.rounds > 1)
         back->t[BACK_DROWS_OUT] = dout;
-    /* dxn2 (Ns,C): sum over experts, router and shared experts. If experts are cut over tp, the router's gradient is a
-     * sum over their width as well. So each tp rank has a part of both. */
+    /* dxn2 (Ns,C): sum over experts, router and shared experts. If experts are cut over tp, both the experts' and the
+     * router's gradient are sums over the experts' width. So each tp rank has a part of both. */
     struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
     EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
 
@@ -485,7 +486,7 @@ void experts_wgrad(struct block *k, struct layer_units u, const struct layer_sav
             drows = exchange(k, BUF_DACTIVATION, "drows_out", &r, g[BACK_DROWS_OUT]);
             dgu = run_experts_dgu(k, u.experts, &r, &x, drows);
         }
-        /* Later gradients are added to the present ones instead of overwriting them. */
+        /* Gradients after the first are added to the buffer instead of overwriting it. */
         const uint32_t add = q > 0 || !u.experts->first ? OP_ADD_TO : 0;
         const int64_t n = r.expected / z.parts;
         for (int part = 0; part < z.parts; part++) {

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 
-/* Widths of the parts of a head, ranks of the latent vectors. */
+/* Widths of the parts of a head, and ranks (widths) of the latent vectors. */
 struct widths {
     int64_t nope, rope, v, q_rank, kv_rank;
 };
@@ -112,7 +112,7 @@ void latent_forward(struct block *k, const struct unit_buffers *u, const struct 
     emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, w.nope, w.rope), k_rope);
     s[SAVED_V] = block_new(k, BUF_ACTIVATION, "v", z.n, z.vd);
     emit_copy(k->e, part_of_heads(s[SAVED_V], w.v, 0, w.v), part_of_heads(kv_b, w.nope + w.v, w.nope, w.v));
-    if (z.cp > 1) { /* what travels over cp lies side by side in one buffer */
+    if (z.cp > 1) { /* keys and values travel over cp in one buffer, side by side */
         s[SAVED_KV] = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
         const struct tensor keys = tensor_cols(s[SAVED_KV], 0, z.kd), values = tensor_cols(s[SAVED_KV], z.kd, z.vd);
         emit_copy(k->e, keys, s[SAVED_K]);
@@ -150,7 +150,7 @@ struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const 
     attention_scores_dgrad(k, tokens, saved, dattn, &out);
     rotate_heads(k, tokens, out.q, true);
 
-    /* The gradients of keys (N,H*D) and values (N,H*Dv). That of the shared key is the sum over all heads. */
+    /* The gradients of keys (N,H*D) and values (N,H*Dv). The gradient of the shared key is the sum over all heads. */
     g[BACK_DK_ROPE] = block_new(k, BUF_DACTIVATION, "dk_rope", z.n, w.rope);
     EMIT(k->e, zero, g[BACK_DK_ROPE]);
     EMIT(k->e, add_2d, g[BACK_DK_ROPE], part_of_heads(out.k, z.d, w.nope, w.rope));
@@ -159,7 +159,7 @@ struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const 
     emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, 0, w.nope), part_of_heads(out.k, z.d, 0, w.nope));
     emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, w.nope, w.v), part_of_heads(out.v, w.v, 0, w.v));
 
-    /* dxn (N,C), written by the gradient through queries */
+    /* dxn (N,C): here the gradient through queries is written */
     const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", z.n, z.c);
     if (w.q_rank == 0) {
         block_linear_dgrad(k, u, ROLE_WQ, 1, dxn, g[BACK_DQ]);
@@ -171,7 +171,7 @@ struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const 
         block_linear_dgrad(k, u, ROLE_WQ_A, 1, dxn, g[BACK_DQ_LATENT]);
     }
 
-    /* the gradient through keys and values is added */
+    /* here the gradient through keys and values is added to dxn */
     const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1);
     const uint32_t converted = block_converted(k, u, ROLE_WKV_A, LINEAR_DGRAD);
     g[BACK_DKV_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dkv_latent_normed", dxn.rows, w.kv_rank);

@@ -7,9 +7,9 @@
  *   nope, v      = wkv_b norm(latent)                 heads of nope | v
  *   k            = nope | rotated rope                heads of nope | rope
  *
- * Scores are scaled by model_score_scale(). tp cuts heads: wq, wq_b and wkv_b by rows, wo by columns. wq_a, wkv_a and
- * the norms are whole; each tp rank has a part of their gradients' sum. DeepSeek-AI 2024, arXiv:2405.04434 section 2.1.
- * Private to worker/model. */
+ * Scores are scaled by model_score_scale(). tp cuts heads: wq, wq_b and wkv_b by rows, wo by columns. Every tp rank has
+ * wq_a, wkv_a and the norms whole. The gradients of these tensors are sums over tp ranks. DeepSeek-AI 2024,
+ * arXiv:2405.04434 section 2.1. Private to worker/model. */
 #ifndef TITAN_WORKER_MODEL_LATENT_H
 #define TITAN_WORKER_MODEL_LATENT_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mtp.c - modules of multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2) around their layers.
  *
- * A module's input is the output of the previous module, or of the model, after that output's last norm. The head reads
- * the same normed output. */
+ * A module's input is the output of the previous module, or of the model, normed by the last norm of the model or
+ * module. The head reads the same normed output. */
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 

@@ -28,27 +28,27 @@ struct tensor block_new_f32(struct block *k, enum buffer_kind kind, const char *
 struct tensor block_param(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count);
 struct tensor block_grad(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count);
 
-/* Before the first weight gradient of a step (u->first): zeroes the vectors and the gaps, which no product
- * overwrites. */
+/* Call it before the first weight gradient of a step (u->first). It zeroes the vectors and the gaps, because no product
+ * overwrites them. */
 void block_begin_grads(struct block *k, const struct unit_buffers *u);
 
-/* MATMUL with these flags: c = or += op(a) op(b). */
+/* MATMUL with these flags: c = op(a) op(b), or c += op(a) op(b). */
 void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags);
 
-/* The three products of a linear layer. Its weight w (out,in) is tensor `role`, or with count > 1 that tensor and the
- * tensors glued to it. Their outputs lie side by side. One product makes all outputs; if a converter has one of the
- * layers, each layer has its own product. Biases of outputs that are cut over tp are added here, and get their
- * gradients here.
+/* The three products of a linear layer. Its weight w (out,in) is tensor `role`, or with count > 1 this tensor and the
+ * tensors glued to it, whose outputs lie side by side. One product computes all outputs. But if a converter converts
+ * one of the layers, each layer has its own product. Biases of outputs that are cut over tp are added here, and their
+ * gradients are computed here.
  * y (n,out) = x (n,in) w^T + bias */
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
                   struct tensor x);
 /* dx (n,in) = dy (n,out) w */
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dx, struct tensor dy);
-/* dw (out,in) = dy^T x, or += if it is not the unit's first gradient; dbias += the sum of dy's rows */
+/* dw (out,in) = dy^T x for the unit's first gradient, otherwise dw += dy^T x; dbias += the sum of dy's rows */
 void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dy, struct tensor x);
-/* Flags of one of these products from the model's converters; 0: none. */
+/* Flags that the model's converters give to one of these products; 0: not converted. */
 uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
                          enum linear_product product);
 
@@ -58,7 +58,7 @@ static inline uint32_t block_norm_flags(const struct block *k)
     return k->layout->model->dims.norm_offset ? OP_OFFSET : 0;
 }
 
-/* xn = norm(x) of this rank's Ns tokens, gathered over tp. *ret_rstd is for backward. gain none: xn is x. */
+/* xn = norm(x) of this rank's Ns tokens, gathered over tp. *ret_rstd is for backward. gain TENSOR_NONE: xn is x. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);
 /* The end of a half layer: out (Ns,C) = x w^T with tensor `role` (ROLE_WO, ROLE_W2), summed over tp, plus its bias. x
@@ -70,8 +70,8 @@ struct tensor block_project_out(struct block *k, const struct unit_buffers *u, e
  * also BACK_DH_NORMED and BACK_DH_OWN, or BACK_DY_NORMED and BACK_DY_OWN. */
 void block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
                              const struct layer_saved *saved, struct layer_back *back);
-/* Returns residual plus the gradient of the norm's input. That is the gradient at the start of a half layer. gain none:
- * there is no norm, and dxn is the gradient of its input. */
+/* Returns residual plus the gradient of the norm's input. The result is the gradient at the start of a half layer. gain
+ * TENSOR_NONE: there is no norm, and dxn is already the gradient of its input. */
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                const struct norm_saved *saved, struct tensor gain);
 

@@ -21,7 +21,7 @@ struct plan_ahead {
     pthread_t thread;
     pthread_mutex_t lock; /* guards all members below */
     pthread_cond_t changed;
-    int wanted, making; /* worlds; 0: none */
+    int wanted, making; /* worlds of the wanted plan and of the plan that is being made; 0: no plan */
     bool closing;
     struct planned made;
 };
@@ -52,7 +52,7 @@ static titan_status make(const struct plan_options *options, int world, struct p
     return TITAN_OK;
 }
 
-/* A plan that fails is left to the caller: plan_ahead_take() makes it again and reports the failure. */
+/* The thread does not report a plan that fails: plan_ahead_take() makes the plan again and reports the failure. */
 static void *plan_main(void *arg)
 {
     struct plan_ahead *a = arg;
@@ -156,7 +156,8 @@ titan_status plan_ahead_take(struct plan_ahead *a, int world, struct plan **ret,
     if (p.world == 0) {
         const titan_status status = make(&a->options, world, &p, err);
         if (status == TITAN_EUNPLACEABLE) {
-            /* For want of memory the refusal gets a room for experts, or a batch, that is not refused. */
+            /* A refusal for want of memory gets a hint: a room for experts, or a batch, with which the plan is not
+             * refused. */
             struct plan_options o = a->options;
             o.world = world;
             if (o.evaluation)

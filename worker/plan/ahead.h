@@ -16,13 +16,14 @@ struct plan_ahead;
 titan_status plan_ahead_open(const struct plan_options *options, struct plan_ahead **ret,
                              struct titan_error *err) TITAN_MUST_USE;
 void plan_ahead_close(struct plan_ahead *a); /* NULL is fine; waits for a plan that is being made */
-/* Begins to make the plan for so many ranks, if it is not there. Any thread may call; the call does not wait. */
+/* Begins to make the plan for `world` ranks, unless this plan is there. Any thread may call; the call does not wait. */
 void plan_ahead_want(struct plan_ahead *a, int world);
-/* Like plan_ahead_want(), for a world that may come, as after the loss of a worker. False: a plan is there or wanted
- * already, and stays. */
+/* Like plan_ahead_want(), for a world that may come, as after the loss of a worker. It returns false and changes
+ * nothing if a plan is already there or wanted. */
 bool plan_ahead_expect(struct plan_ahead *a, int world);
-/* Returns the plan of that world and its programs, as plan_open() and plan_programs() make them, with their failures. A
- * plan that is still being made ahead is waited for. Without a plan made ahead, the plan is made here. */
+/* Returns the plan for `world` ranks and its programs. They, and the failures, are those of plan_open() and
+ * plan_programs(). If the thread is still making the plan, the call waits for it. If there is no such plan, the call
+ * makes it. */
 titan_status plan_ahead_take(struct plan_ahead *a, int world, struct plan **ret, struct program ***ret_programs,
                              struct titan_error *err) TITAN_MUST_USE;
 

@@ -9,7 +9,7 @@
 
 enum { MODES = CHECKPOINT_FULL + 1 };
 
-/* All layers in one mode, on the rank that has the most to keep (the first stage). */
+/* What a program takes whose layers all have one mode, on the rank that has the most to keep (the first stage). */
 struct measured {
     double bytes; /* bytes of activations at the peak */
     double time;  /* s of recomputation in a step */
@@ -42,8 +42,8 @@ static titan_status measure(const struct build_options *options, const struct co
     return TITAN_OK;
 }
 
-/* Finds count[mode] of `layers` layers with the least time within `limit` bytes. Recomputing everything always fits.
- * m[1]: measures of the modes in a mix with CHECKPOINT_OPS. */
+/* Shares out `layers` layers over the modes, count[mode] layers each: the least time within `limit` bytes. Recomputing
+ * everything always fits. m[1] has the measures for a mix with CHECKPOINT_OPS layers, m[0] for a mix without. */
 static void best_mix(const struct measured (*m)[MODES], int layers, double limit, int ret[MODES])
 {
     titan_assert(layers > 0);
@@ -55,7 +55,7 @@ static void best_mix(const struct measured (*m)[MODES], int layers, double limit
         for (int products = 0; none + products <= layers; products++)
             for (int ops = 0; none + products + ops <= layers; ops++) {
                 const int count[MODES] = {none, products, ops, layers - none - products - ops};
-                struct measured sum = {0}; /* a layer takes the same in any mix */
+                struct measured sum = {0}; /* a layer's share is the same in any mix */
                 for (int mode = 0; mode < MODES; mode++) {
                     const double share = (double)count[mode] / layers;
                     sum.bytes += share * m[ops > 0][mode].bytes;

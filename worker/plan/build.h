@@ -9,11 +9,13 @@
  * Data-parallel ranks share out the M microbatches of a global batch contiguously. A rank with fewer microbatches than
  * others runs the same schedule with its last slots empty, and takes part in every fsdp collective. Gradients are fp32.
  * They are summed over a rank's microbatches unsharded and reduced once (step), or reduced each time into the shard
- * (microbatch). canonical: microbatch gradients are added in the tree of tree.h instead. A rank adds whole subtrees;
- * the rest is added by exchange of slices. Shared experts have a gradient of each rank's tokens. These gradients go up
- * trees of their own: one tree for each cp and tp rank, and the trees' sums are added in rank order.
+ * (microbatch). In canonical mode, microbatch gradients are added in the tree of tree.h instead. A rank adds its own
+ * whole subtrees. The subtrees of several ranks are added after an exchange of slices. Shared experts have a gradient
+ * of each rank's tokens. These gradients go up trees of their own: one tree for each cp and tp rank, and the trees'
+ * sums are added in rank order.
  *
- * A forward-only program has the forward half, and the agreement at the end: the statistics have the losses. */
+ * A forward-only program has the forward half, and the agreement at the end, because the statistics carry the losses.
+ */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
 #define TITAN_WORKER_PLAN_BUILD_H
 
@@ -38,7 +40,7 @@ enum reduce_when {
 /* What a layer keeps from its forward for its backward; the rest is computed again. */
 enum checkpointing {
     CHECKPOINT_NONE,     /* everything is kept */
-    CHECKPOINT_PRODUCTS, /* attention, all products, what was reduced or exchanged between ranks */
+    CHECKPOINT_PRODUCTS, /* attention, all products, and everything that was reduced or exchanged between ranks */
     CHECKPOINT_OPS,      /* as CHECKPOINT_PRODUCTS, but only every keep_products-th product, and none of experts' */
     CHECKPOINT_FULL      /* the layer's input alone */
 };
@@ -63,10 +65,10 @@ struct build_options {
     int prefetch; /* how many executions ahead a gather is issued */
     bool canonical;
     bool offload;                            /* masters and moments in host memory */
-    const enum checkpointing *checkpointing; /* of every layer, modules' too */
+    const enum checkpointing *checkpointing; /* mode of every layer, also in multi-token prediction modules */
     int keep_products;                       /* for CHECKPOINT_OPS; 0: 2 */
     bool split_gate_up;   /* gate and up are separate products, as in a model with a CHECKPOINT_OPS layer */
-    bool update_together; /* an OPTIMISE updates several units where nothing waits for a single one */
+    bool update_together; /* one OPTIMISE updates several units where no action waits for a single unit */
     bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, and canonical only for the order
                           of experts' rows */
     bool draft;        /* program_finish() is left to the caller: passes come first */
@@ -80,8 +82,8 @@ int program_class(const struct build_options *options, int rank);
 int program_classes(const struct build_options *options);
 /* The lowest rank of a program class. */
 int program_class_rank(const struct build_options *options, int class);
-/* The class with the largest share on the same pp rank. Its program decides what must be alike in all classes of the pp
- * rank. */
+/* The class with the largest share on the same pp rank. This class's program decides what must be alike in all classes
+ * of the pp rank. */
 int program_class_leader(const struct build_options *options, int class);
 
 #endif

@@ -17,7 +17,7 @@ titan_status program_check(const struct program *p, uint64_t memory_bytes, struc
 
     TRY(check_form(&c));
 
-    /* Lifetimes are found anew: the program's own lifetimes are not believed. */
+    /* Lifetimes are computed here, because the program's own lifetimes may be wrong. */
     _cleanup_free_ int *first = malloc(((size_t)p->n_buffers + 1) * sizeof *first);
     _cleanup_free_ int *last = malloc(((size_t)p->n_buffers + 1) * sizeof *last);
     if (!first || !last)

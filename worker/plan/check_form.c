@@ -9,13 +9,13 @@
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
-/* May an action of one unit use a buffer of another? A layer's experts are a unit of their own, a tied head and modules
- * of multi-token prediction take the embedding's table. */
+/* May an action of one unit use a buffer of another unit? A layer's router and its experts are two units. A tied head
+ * and modules of multi-token prediction use the embedding's table. */
 static bool unit_fits(const struct checker *c, const struct action *a, const struct buffer *b)
 {
     const struct model *m = c->model;
 
-    /* A bucket or an update is of several units: check_gradients() looks at each. */
+    /* A bucket or an update has operands of several units: check_gradients() looks at each operand. */
     if (a->unit < 0 || b->unit == a->unit || op_is_collective((enum op)a->op) || a->op == OP_OPTIMISE)
         return true;
     if (m->units[a->unit].kind == UNIT_HEAD)
@@ -33,7 +33,7 @@ static bool unit_fits(const struct checker *c, const struct action *a, const str
 /* Buffers that belong to one microbatch. */
 #define OF_MICROBATCH (OF_WRITER | 1U << BUF_TOKENS)
 
-/* The two actions that a fused action stands for may be of two units. */
+/* Checks each of the two actions that a fused action stands for, because they may belong to two units. */
 static titan_status check_owners(const struct checker *c, const struct action *fused)
 {
     struct plain plain;
@@ -109,7 +109,7 @@ static titan_status check_action(const struct checker *c, const struct action *a
     }
     TRY(check_transfer(c, a));
 
-    /* Operands are as the table says. */
+    /* Operands must have the form that the table of operations (ops.def) gives. */
     const int members = a->channel < 0 ? 1 : mesh_group_size(&p->mesh, channel_group((enum channel)a->channel));
     struct operand_form forms[FORMS_MAX];
     const int takes = op_forms((enum op)a->op, action_params(p, a), members, a->n_operands, forms);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_gradients.c - the way of every microbatch's gradient: added up, reduced over each group that shares it, in norm
- * and update once. Also the order of norm, agreement, decision and update.
+/* check_gradients.c - follows every microbatch's gradient: it must be added up, reduced over each group that shares it,
+ * and go once into norm and update. Also checks the order of norm, agreement, decision and update.
  *
- * Each buffer on this way has the set of microbatches with a gradient in it, and the reductions that it has been
- * through. In canonical mode a gradient of experts is of one rank's tokens of a microbatch. So each microbatch counts
- * as several, one for each rank that shares the experts. A rank's gradient is not added to another rank's before all
- * are exchanged. A tied head on another pp rank has a copy of the embedding's matrix. The copy's gradient, once
- * reduced, goes into the embedding's. */
+ * For each buffer with gradients, `struct flow` has the set of microbatches whose gradients are in it, and the
+ * reductions that it has been through. In canonical mode a gradient of experts is of one rank's tokens of a microbatch.
+ * So each microbatch counts as several, one for each rank that shares the experts. One rank's gradient must not be
+ * added to another rank's before all ranks' gradients are exchanged. A tied head on another pp rank has a copy of the
+ * embedding's matrix. The gradient of the copy, once reduced, is added to the gradient of the embedding. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -21,12 +21,12 @@ enum done {
 struct flow {
     int unit;       /* unit of the gradient; NONE: no gradient */
     uint64_t *held; /* bits of microbatches (bit_of); NULL: none */
-    int part;       /* rank, among the ranks that share experts, of all gradients in it; MANY: several ranks */
+    int part;       /* rank (among the ranks that share experts) whose tokens gave the gradients; MANY: several */
     unsigned done;
     bool passed;  /* has gone to another buffer, or to the norm: nothing is added to it any more */
-    int state_of; /* the buffer is a copy of this unit's state; NONE: it is none */
-    bool updated; /* the copy of the state is updated */
-    int packed;   /* the buffer holds this unit's shard as codes, to be gathered; NONE: it does not */
+    int state_of; /* unit of whose state the buffer is a copy; NONE: no copy of a state */
+    bool updated; /* the buffer is a copy of the state, and is updated */
+    int packed;   /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
     bool heads;   /* the buffer holds the head's part of a tied matrix, from another pp rank */
 };
 
@@ -45,7 +45,7 @@ struct gradients {
     struct unit_progress *units;
     uint64_t *given; /* [model tensors]: bits of microbatches that have added to the tensor */
     bool agreed, decided;
-    bool table_moved; /* to or from the rank of a tied head */
+    bool table_moved; /* the embedding's shard has been sent to the rank of a tied head, or received there */
 };
 
 static const char *done_names(unsigned done)
@@ -124,7 +124,8 @@ static bool is_gradient(const struct gradients *g, const struct operand *o)
     return g->c->p->buffers[o->buffer].kind == BUF_GRAD;
 }
 
-/* Has every tensor of a unit a gradient of every microbatch, and of each rank's tokens of the microbatch? */
+/* Checks that each tensor of the unit has a gradient of every microbatch, and of each rank's tokens in the
+ * microbatch. */
 static titan_status check_tensors(const struct gradients *g, int unit)
 {
     const struct checker *c = g->c;
@@ -140,7 +141,7 @@ static titan_status check_tensors(const struct gradients *g, int unit)
     return TITAN_OK;
 }
 
-/* A weight gradient: from now on the unit's buffer holds the microbatch. */
+/* Takes note of a weight gradient: from now on the unit's buffer holds the gradient of the action's microbatch. */
 static titan_status contribute(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -154,7 +155,7 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     if (slot < 0)
         return REFUSE(c, "writes the gradient of unit %d, but is of no microbatch", f->unit);
     TRY(set_of(g, f));
-    /* A weight gradient of experts is of one rank's tokens. */
+    /* A weight gradient of experts comes from the tokens of one rank. */
     const struct op_params *q = action_params(c->p, a);
     const bool shared = parts_of(g, f->unit) > 1;
     f->part = shared && a->op == OP_MATMUL_GROUPED       ? (int)q->matmul_grouped.parts - 1
@@ -181,7 +182,7 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     return TITAN_OK;
 }
 
-/* A reduction must be of the whole buffer. */
+/* A reduction must cover the whole buffer. */
 static titan_status check_whole(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -193,7 +194,7 @@ static titan_status check_whole(const struct gradients *g, const struct operand 
                   o->offset + o->bytes, flow_of(g, o)->unit, o->buffer, bytes);
 }
 
-/* An operation takes the gradient as a whole: all that is to be added must be there. */
+/* An operation uses the whole gradient: everything that is to be added to it must have been added. */
 static titan_status take(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -204,7 +205,7 @@ static titan_status take(const struct gradients *g, const struct operand *o)
     return TITAN_OK;
 }
 
-/* out has what in has, and has been through one more reduction. */
+/* Afterwards `out` holds the gradients of `in`, and has been through one more reduction. */
 static titan_status pass_on(const struct gradients *g, const struct operand *out, const struct operand *in,
                             unsigned done)
 {
@@ -290,7 +291,7 @@ static titan_status collective(const struct gradients *g, const struct action *a
         const int unit = flow_of(g, in)->unit;
         if (unit == NONE || (over_tp && !is_gradient(g, out)))
             continue;
-        /* What tp ranks add up must be the part of a unit that they hold whole: all of it and nothing else. */
+        /* A sum over tp must cover exactly the tensors that every tp rank holds whole. */
         const struct unit_layout *u = &c->p->layout->units[unit];
         if (over_tp && (out->offset != (size_t)u->whole * sizeof(float) ||
                         out->bytes != (size_t)(u->numel - u->whole) * sizeof(float)))
@@ -432,8 +433,8 @@ static titan_status optimise(const struct gradients *g, const struct action *a, 
     return TITAN_OK;
 }
 
-/* A router sees the biases of its own layer's experts, and counts into the loads of these experts. An action that drops
- * rows does, too. */
+/* A router reads the biases of its own layer's experts, and adds to the loads of these experts. An action that drops
+ * rows also adds to these loads. */
 static titan_status route(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -448,7 +449,8 @@ static titan_status route(const struct gradients *g, const struct action *a, con
     return TITAN_OK;
 }
 
-/* Expert tokens must be in the statistics before the sum. Biases move once it is known whether the step counts. */
+/* Expert tokens must be in the statistics before the sum over ranks. Biases change only after the decision whether the
+ * step counts. */
 static titan_status balance(struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -466,7 +468,7 @@ static titan_status balance(struct gradients *g, const struct action *a, const s
     return TITAN_OK;
 }
 
-/* An evaluation goes forward, and leaves the training state as it is. */
+/* An evaluation only goes forward, and does not change the training state. */
 static titan_status evaluate(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -598,7 +600,7 @@ static titan_status step(struct gradients *g, const struct action *a)
     case OP_RECV:
         return receive(g, o);
     case OP_ZERO:
-        if (is_gradient(g, &o[0])) /* a gradient that holds nothing yet */
+        if (is_gradient(g, &o[0])) /* zeros: a gradient to which no microbatch has been added */
             flow_of(g, &o[0])->unit = c->p->buffers[o[0].buffer].unit;
         return TITAN_OK;
     default:

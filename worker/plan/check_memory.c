@@ -81,8 +81,7 @@ static titan_status check_places(struct checker *c)
 
 /* --- what two streams both touch is ordered ----------------------------------------------------------------------- */
 
-/* What is over before an action begins: the last action of each stream. A new clock is kept only where waits change
- * it. */
+/* done: for each stream, the last action that is over before the current action begins. Only waits make a new clock. */
 struct clock {
     int done[STREAM_COUNT];
 };
@@ -94,7 +93,7 @@ struct order {
     int n_clocks;
     int *clock_of;             /* per action */
     int current[STREAM_COUNT]; /* clock of each stream */
-    int unordered; /* earlier action that the current one must wait for, but does not; NONE: no such action */
+    int unordered; /* earlier action for which the current action must wait, but does not; NONE: no such action */
 };
 
 static void must_be_over(void *arg, int earlier)
@@ -132,7 +131,7 @@ titan_status check_memory(struct checker *c)
     for (c->index = 0; c->index < p->n_actions; c->index++) {
         const struct action *a = &p->actions[c->index];
         const struct operand *o = action_operands(p, a);
-        if (a->n_waits > 0) { /* a wait brings the other action, and what that action knew when it began */
+        if (a->n_waits > 0) { /* after a wait the other action is over, and so is all that was over before it began */
             struct clock *clock = &w.clocks[w.n_clocks];
             *clock = w.clocks[w.current[a->stream]];
             for (int k = 0; k < a->n_waits; k++) {

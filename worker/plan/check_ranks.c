@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_ranks.c - soundness of all ranks' programs together.
  *
- * Program classes differ by pp rank and by share of the batch. Groups along dp_shard and dp_replicate have
- * members of all shares of a pp rank, the world has all classes; groups along pp have one share. */
+ * Program classes differ by pp rank and by share of the batch. Groups along dp_shard and dp_replicate have members of
+ * all shares of one pp rank. Groups along pp have members of one share. The world has members of all classes. */
 #include "worker/plan/check.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ struct ranks {
 /* Can ranks of different shares meet in a channel's group? */
 static bool mixes(const struct mesh *m, enum channel channel)
 {
-    const int inner = m->size[AXIS_CP] * m->size[AXIS_TP] / mesh_expert_cut(m); /* ranks of which ep borrows */
+    const int inner = m->size[AXIS_CP] * m->size[AXIS_TP] / mesh_expert_cut(m); /* ep takes these ranks first */
 
     switch (channel) {
     case CHANNEL_GATHER:
@@ -123,7 +123,8 @@ static titan_status check_messages(const struct ranks *r, int sender, int receiv
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
 /* Runs one rank of every class. Streams run their actions in order. An action begins when its waits are over and the
- * host, which stops at DECIDE, has come to it. A transfer ends when all ranks that take part have begun. */
+ * host has issued it. The host stops at DECIDE until it is over. A transfer ends when all ranks that take part in it
+ * have begun it. */
 
 /* A stream of a class. */
 struct line {
@@ -136,8 +137,8 @@ struct run {
     const struct ranks *r;
     size_t *base;      /* per class: number of its first action */
     bool *over;        /* per action of all classes */
-    int *next;         /* per action: the next of its stream */
-    int *waiters;      /* per action: first line that waits for it, NONE */
+    int *next;         /* per action: the next action of its stream */
+    int *waiters;      /* per action: first line that waits for the action; NONE: no line waits */
     int *decide;       /* per class */
     struct line *line; /* [class][stream] */
     int *ready;        /* lines to look at */
@@ -202,8 +203,8 @@ static int obstacle(const struct run *w, int line)
     return NONE;
 }
 
-/* Finds the other lines with heads that take part in the transfer of a line's head. *ret_n 0: it needs no other line.
- * Calls are few: a group is listed when a member arrives. */
+/* Finds the other lines that take part in the transfer at a line's head. *ret_n 0: the transfer needs no other line.
+ * Calls are few, because a group is listed only when a member arrives. */
 static void partners(const struct run *w, int line, int *ret, int *ret_n)
 {
     const struct ranks *r = w->r;
@@ -225,7 +226,7 @@ static void partners(const struct run *w, int line, int *ret, int *ret_n)
             ret[(*ret_n)++] = k * STREAM_COUNT + a->stream;
 }
 
-/* A partner has arrived when its head has begun and is of the same channel. */
+/* A partner has arrived when the action at its head has begun and is on the same channel. */
 static bool has_begun(const struct run *w, int line, const struct action *with)
 {
     const struct action *a = head_of(w, line);
@@ -343,7 +344,8 @@ static titan_status check_run(const struct ranks *r)
         stuck++;
     if (stuck == r->n * STREAM_COUNT)
         return TITAN_OK;
-    /* Follows the waits of a stuck line to a line on the circle, or to a line whose partner has ended. */
+    /* Follows the waits from a stuck line. They lead to a line on a circle of waits, or to a line whose partner has
+     * ended. */
     for (int next; steps < r->n * STREAM_COUNT && (next = waits_for(&w, stuck, others)) != NONE; steps++)
         stuck = next;
     char text[3][WHERE_MAX];

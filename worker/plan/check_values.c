@@ -3,13 +3,13 @@
  *
  * The program is run on symbols. A write gives a part of a buffer a value: a hash of the operation, its numbers and the
  * values that it reads. An execution is what is done with one unit, in one phase, for one microbatch. Values from
- * outside the execution stand for themselves. The unit's own values count by name, others by kind and by how far away
- * their unit is.
+ * outside the execution stand for themselves. Values of the same unit count by name, values of other units by kind and
+ * by the distance to their unit.
  *
- * The hashes of an execution's actions have a sum. It is the same for all microbatches and for all layers of a kind, in
- * whatever order independent actions stand. It changes as soon as an action is missing, double, out of order or reads
- * something else. A fused action is run as the two actions that it stands for, each in its own execution. The tests of
- * block.h show that an execution is right; this file shows that all are the same. */
+ * The hashes of an execution's actions have a sum. This sum must be the same for all microbatches and for all layers of
+ * a kind. The order of independent actions does not change the sum. A missing, double or misplaced action changes it,
+ * and so does an action that reads another value. A fused action is run as the two actions that it stands for, each in
+ * its own execution. The tests of block.h show that an execution is right; this file shows that all are the same. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -25,8 +25,8 @@ struct part {
     size_t from, to;
     uint64_t value;
     int execution; /* NONE: of no execution */
-    int stage;     /* stage where it was received; NONE: it was not */
-    bool handed;   /* another execution has read it: its own execution is done with it */
+    int stage;     /* stage in which the part was received; NONE: it was not received */
+    bool handed;   /* another execution has read the part; its own execution must not write to it any more */
 };
 
 struct contents {
@@ -37,7 +37,7 @@ struct contents {
 
 struct execution {
     uint64_t sum;
-    uint64_t exact; /* `sum` with the owners of values from outside: the same for all microbatches of a unit */
+    uint64_t exact; /* `sum` with the units of outside values; the same for all microbatches of a unit */
     int n;
     int checks; /* number of CHECK actions in a forward */
 };
@@ -79,7 +79,7 @@ static int execution_unit(const struct values *v, int execution)
     return execution == NONE ? NONE : execution / (int)v->c->p->share_max / EXECUTION_PHASES;
 }
 
-/* Sums that go on from execution to execution: the first execution begins them, others add. */
+/* Does the buffer hold a sum over executions? The first execution begins the sum, the others add to it. */
 static bool accumulates(const struct buffer *b)
 {
     return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_STATISTICS ||
@@ -110,7 +110,7 @@ static bool insert_part(struct contents *s, int at, struct part part)
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
-/* How far along the model a unit is. */
+/* Position of a unit along the model. */
 static int place_of_unit(const struct checker *c, int unit)
 {
     titan_assert(unit >= 0 && unit < c->model->n_units);
@@ -127,8 +127,8 @@ static int place_of_unit(const struct checker *c, int unit)
     }
 }
 
-/* Where a value comes from. An activation also says how far away its unit is: it comes from the unit before, a gradient
- * from the unit behind. Values are received, or left on this rank. */
+/* A hash of where a value comes from: kind, and for activations also the distance to their unit. An activation comes
+ * from the unit before, its gradient from the unit behind. A value was received, or was left on this rank. */
 static uint64_t origin_of_part(const struct values *v, const struct operand *o, const struct part *part, int execution)
 {
     const struct checker *c = v->c;
@@ -264,7 +264,7 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
             TRY(write_operand(v, a, &o[k], k, execution, h));
     if (a->op == OP_RELEASE)
         v->contents[o[0].buffer].released = true;
-    if (a->microbatch >= 0) { /* no action reads the statistics before the end: what goes into them is counted */
+    if (a->microbatch >= 0) { /* counts what goes into the statistics: no action reads them before the end */
         struct slot *const slot = &v->slots[a->microbatch];
         slot->tokens += a->op == OP_LOAD ? q->load.N : 0;
         slot->losses += a->op == OP_LOSS_SUM ? q->loss_sum.N : 0;
@@ -274,7 +274,7 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
     }
     v->hash[place] = h;
     v->exact[place] = mix(h, owner);
-    /* An action does not count if it depends on which execution comes first, or on where a message ends. */
+    /* These actions do not count, because they depend on which execution comes first or on where a message ends. */
     const bool counts = a->op != OP_SEND && a->op != OP_RECV && a->op != OP_RELEASE && !(a->op == OP_ZERO && sum);
     v->execution[place] = counts ? execution : NONE;
     if (v->execution[place] != NONE) {
@@ -296,7 +296,7 @@ static const char *plain_name(const struct checker *c, int place)
     return op_name((enum op)plain.actions[place % FUSE_ACTIONS].action.op);
 }
 
-/* Name the first action in which two executions differ. */
+/* Refuses the program and names the first action in which two executions differ. */
 static titan_status refuse_execution(const struct values *v, const uint64_t *hash, int odd, int model)
 {
     struct checker *c = v->c;
@@ -320,7 +320,8 @@ static titan_status refuse_execution(const struct values *v, const uint64_t *has
                   model_ends ? "nothing more" : plain_name(c, j), model_ends ? NONE : j / FUSE_ACTIONS);
 }
 
-/* Must the executions of two units be alike? Each layer is recomputed, or not, on its own. */
+/* Must the executions of two units be alike? In PHASE_RECOMPUTE only executions of the same unit: each layer has a
+ * checkpointing mode of its own. */
 static bool alike(const struct values *v, int a, int b, int phase)
 {
     const struct model *m = v->c->model;
@@ -338,7 +339,7 @@ static bool is_mine(const struct checker *c, int unit)
     return c->p->layout->units[unit].pp_rank == c->p->pp_rank;
 }
 
-/* Compares all executions of a unit (exact), or of all units like it. The sum that most of them have is right. */
+/* Compares all executions of a unit (exact), or of all units like it. The sum of the majority counts as right. */
 static titan_status check_alike(const struct values *v, int unit, int phase, bool exact)
 {
     const struct checker *c = v->c;
@@ -374,8 +375,8 @@ static titan_status check_unit(const struct values *v, int unit)
 {
     struct checker *c = v->c;
 
-    /* Every unit's input is checked, every token's loss reported. If the model's last norm is a unit, it checks the
-     * head's input. */
+    /* Every unit must check its input, and every token's loss must be reported. If the model's last norm is a unit, it
+     * checks the input of the head. */
     const enum unit_kind kind = c->model->units[unit].kind;
     const int64_t modules = c->model->dims.mtp_layers, losses = c->p->forward_only ? 0 : modules;
     const bool looks = kind == UNIT_LAYER || kind == UNIT_NORM || (kind == UNIT_HEAD && modules == 0);
@@ -406,7 +407,7 @@ static titan_status check_unit(const struct values *v, int unit)
         if (!is_mine(c, unit))
             continue;
         TRY(check_alike(v, unit, phase, true));
-        bool covered = false; /* by the check of an earlier unit that is like this one */
+        bool covered = false; /* an earlier unit that is like this unit was checked, and this unit with it */
         for (int u = 0; u < unit && !covered; u++)
             covered = is_mine(c, u) && alike(v, u, unit, phase);
         if (!covered)
@@ -448,7 +449,7 @@ titan_status check_values(struct checker *c)
     v.converted = calloc((size_t)c->model->n_units + 1, sizeof *v.converted);
     if (!v.contents || !v.names || !v.executions || !v.slots || !v.hash || !v.exact || !v.execution || !v.converted)
         return checker_no_memory(c);
-    for (int i = 0; i < p->n_actions; i++) { /* by the places of the weights of forward's products */
+    for (int i = 0; i < p->n_actions; i++) { /* hashes the offsets of the weights of float8 products in forward */
         const struct action *a = &p->actions[i];
         if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 && action_params(p, a)->flags & OP_F8)
             v.converted[a->unit] += mix(1, action_operands(p, a)[OPERAND_OF(matmul, b)].offset);

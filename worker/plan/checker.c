@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checker.c - where a check has found a fault, for all of its parts. */
+/* checker.c - names the place where any part of the check has found a fault. */
 #include "worker/plan/checker.h"
 
 titan_status checker_where(const struct checker *c)

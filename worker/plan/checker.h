@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checker.h - what the parts of check.h's proof over one program share. Private to check*.c. */
+/* checker.h - what check*.c share for the proof over one program (check.h). Private to check*.c. */
 #ifndef TITAN_WORKER_PLAN_CHECKER_H
 #define TITAN_WORKER_PLAN_CHECKER_H
 
@@ -17,7 +17,7 @@ struct checker {
     const int *first, *last; /* per buffer: first and last action that touch it; NONE: untouched */
 };
 
-/* Fills the error with the reason and the place. Its value is the status to return. */
+/* Fills the error with the reason and the place. The macro's value is the status to return. */
 #define REFUSE(c, ...) (titan_fail((c)->err, TITAN_EBUG, __VA_ARGS__), checker_where(c))
 titan_status checker_where(const struct checker *c);
 static inline titan_status checker_no_memory(const struct checker *c)

@@ -12,15 +12,15 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
-/* Measured: runs of one rank on an H100 and an H200 took 0.57 GiB more than their plans (0.64 in float8); tiny ones of
- * two and four ranks 1.17 and 1.07 GiB a rank. */
+/* Measured: runs of one rank on an H100 and an H200 took 0.57 GiB more than their plans (0.64 in float8); tiny runs of
+ * two and four ranks took 1.17 and 1.07 GiB more on each rank. */
 #define GPU_FIXED (590 * MIB)
 #define GPU_PEERS (530 * MIB)
 /* Measured: resident pages of the program and its libraries, 10 MiB; heap, stacks and compiled kernels, 2.5 MiB. */
 #define CPU_FIXED (MIB * 25 / 2)
 
-/* Peaks: NVIDIA data sheets, dense. Efficiencies: docs/plan.md, Machines. cost_machine_of() does not find a machine
- * whose name is no device's. */
+/* Peaks: NVIDIA data sheets, dense. Efficiencies: docs/plan.md, Machines. cost_machine_of() finds only machines whose
+ * name is part of a device's name. */
 static const struct machine machines[] = {
     {.name = "h100",
      .doc = "NVIDIA H100 SXM 80 GB, 8 in a machine, NVLink 450 GB/s, 400 Gb/s network each",
@@ -194,20 +194,20 @@ static double touched_bytes(const struct program *p, const struct action *a)
     const int rows = ta ? OPERAND_OF(matmul_grouped, b) : OPERAND_OF(matmul_grouped, c);
     double bytes = 0;
 
-    /* Float8 operands are counted with what makes them. */
+    /* Float8 operands are counted in the time of the code that makes them. */
     const int n = a->op == OP_MATMUL ? OPERAND_OF(matmul, work) : a->n_operands;
 
     for (int i = 0; i < n; i++) {
-        /* Bytes that are also in the span of the operand before. Gate and up are columns of one matrix: between the
-         * rows of gate lie the rows of up. */
+        /* Bytes that also lie in the span of the previous operand. Example: gate and up are columns of one matrix, so
+         * the rows of up lie between the rows of gate. */
         size_t shared = 0;
         if (i > 0 && o[i].buffer == o[i - 1].buffer && o[i].access == o[i - 1].access && o[i].bytes == o[i - 1].bytes) {
             const size_t from = MAX(o[i - 1].offset, o[i].offset);
             const size_t to = MIN(o[i - 1].offset, o[i].offset) + o[i].bytes;
             shared = to > from ? to - from : 0;
         }
-        /* The share that is touched. Of a grouped product it is the rows that are there: those of a, and of c or b. Of
-         * the embedding's table it is the tokens' rows. */
+        /* The share of the operand that is touched. In a grouped product, only the existing rows of a, and of c or b,
+         * are touched. In the embedding's table, only the tokens' rows are touched. */
         double touched = 1;
         if (a->op == OP_EMBED && i == OPERAND_OF(embed, table))
             touched = MIN(1.0, (double)q->embed.N / (double)q->embed.V);
@@ -237,7 +237,7 @@ static double peak_of(const struct cost *c, const struct program *p, const struc
     return action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : in_float8(c, p, a) ? m->flops_f8 : m->flops_bf16;
 }
 
-/* Does the product before make the same float8 operand? It does for q, k and v, which have one input. */
+/* Has the previous product made the same float8 operand? It has for q, k and v, which have the same input. */
 static bool made_before(const struct program *p, const struct action *a, int operand)
 {
     const struct action *before = a - 1;
@@ -259,9 +259,9 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const double flops = cost_flops(p, a), mnk = flops / 2;
     const bool f8 = in_float8(c, p, a);
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
-    /* Float8 operands are made first: 2 bytes are read, 1 is written. Emulated operands are read twice and written as
-     * they are. Existing codes are turned round for the input gradient; in emulation, values are made of them. Blocks
-     * of MXFP8 are read once, and each product makes its own. */
+    /* Float8 operands are made first: for each element 2 bytes are read and 1 is written. In emulation, operands are
+     * read twice and written in their own type. For the input gradient, existing codes are transposed; in emulation,
+     * the codes become values. Blocks of MXFP8 are read once, and each product makes its own blocks. */
     const double elem = (double)dtype_bytes((enum dtype)q->dt);
     const bool coded = q->flags & OP_F8_B_CODES;
     const bool blocks = q->flags & OP_F8_BLOCKS;
@@ -275,8 +275,8 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }
 
-/* By a library, or by our own kernels where the library does not serve and they have no tensor cores. Masked attention
- * is taken for served, as in the runs that the efficiencies are from. */
+/* Time of attention in a library. It is the time of our own kernels where the library does not serve and these kernels
+ * use no tensor cores. Masked attention counts as served, as in the runs that gave the efficiencies. */
 static double attention_time(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
@@ -286,7 +286,7 @@ static double attention_time(const struct cost *c, const struct program *p, cons
     const bool own_order = order == ATTENTION_FIXED && m->attention_own_tensor;
     const bool repeats = !forward && (order == ATTENTION_REPEATABLE || own_order);
 
-    /* Gradients that repeat may need more scratch than a library is given. */
+    /* Repeatable gradients may need more scratch memory than the library gets. */
     const struct op_attention_dgrad *const g = &q->attention_dgrad;
     const bool too_long = !forward && (double)g->H / (double)g->K * (double)g->Tq * (double)g->Tk * 2 >
                                           (double)ATTENTION_GROUP_PARTS * (double)ATTENTION_PART_BYTES;
@@ -334,7 +334,7 @@ void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY
     static const char *const types[] = {"f32", "bf16", "f64", "i32", "u8"};
     _cleanup_(buf_free) struct buf numbers = {.limit = COST_KEY_MAX};
     const struct op_params *q = action_params(p, a);
-    const enum op op = a->op == OP_RECV ? OP_SEND : (enum op)a->op; /* two ends of one message */
+    const enum op op = a->op == OP_RECV ? OP_SEND : (enum op)a->op; /* SEND and RECV are the two ends of one message */
 
     titan_assert(q->dt < ARRAY_SIZE(types) && q->dt2 < ARRAY_SIZE(types));
     if (!op_is_transfer(op))
@@ -434,7 +434,7 @@ double cost_floor(const struct cost *cost, const struct program *p, const struct
     titan_assert(cost->machine && a->op < OP_COUNT);
     const enum op_class class = op_class((enum op)a->op);
     if (op_is_transfer((enum op)a->op)) {
-        /* A transfer's bytes at the bandwidth of the group's links, as if no step had a latency. */
+        /* The floor of a transfer: its bytes at the bandwidth of the group's links, without latency. */
         struct machine prompt = *cost->machine;
         prompt.link_latency = prompt.net_latency = 0;
         return p->mesh.world == 1 ? 0

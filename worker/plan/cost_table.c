@@ -15,13 +15,13 @@
 #include "base/version.h"
 
 #define FORMAT "2"
-#define FORMAT_BEFORE "1" /* without spread */
+#define FORMAT_BEFORE "1" /* the earlier format, which has no spread */
 #define FILE_MAX ((size_t)64 << 20)
 #define SIZE_MOST 65536 /* threads, members */
 
 /* --- the machine -------------------------------------------------------------------------------------------------- */
 
-/* The value of a line "name : value" of /proc/cpuinfo; its first processor stands for all. */
+/* Copies the value of the first line "name : value" of /proc/cpuinfo: the first processor stands for all. */
 static bool cpuinfo_field(const char *text, const char *name, char *out, size_t cap)
 {
     const char *line = strstr(text, name);
@@ -170,7 +170,7 @@ struct reader {
     const char *name, *begin, *at, *end;
     int line, n;
     bool spreads;                  /* the table's format has spreads */
-    char text[COST_KEY_MAX + 128]; /* of this line */
+    char text[COST_KEY_MAX + 128]; /* the current line */
     const char *fields[6];
 };
 

@@ -35,7 +35,7 @@ int64_t plan_fitting_batch(const struct plan_options *options,
     struct plan_options o = *options;
 
     titan_assert(global > 0);
-    /* An evaluation has a batch of its own. */
+    /* An evaluation has its own batch, which these keys do not change. */
     if (!smaller || o.evaluation)
         return 0;
     *smaller = *options->recipe;

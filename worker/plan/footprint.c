@@ -8,8 +8,8 @@
 static size_t of_channel(const struct program *p, enum channel channel)
 {
     const int members = mesh_group_size(&p->mesh, channel_group(channel));
-    /* An edge is a communicator of two ranks. A channel of a pipeline has an edge for what it sends and an edge for
-     * what it receives. */
+    /* An edge is a communicator of two ranks. A pipeline channel has two edges: for the messages it sends and for the
+     * messages it receives. */
     const bool edges = channel_group(channel) == GROUP_PP;
     struct comm_use use = {0}, sent = {0}, received = {0};
     bool used = channel == CHANNEL_WORLD;
@@ -23,7 +23,7 @@ static size_t of_channel(const struct program *p, enum channel channel)
         if (a->channel != (int)channel)
             continue;
         used = true;
-        for (int k = 0; k < a->n_operands; k++) { /* parts of a bucket go one after the other */
+        for (int k = 0; k < a->n_operands; k++) { /* a bucket's parts are sent in turn: the largest counts */
             const size_t bytes = o[k].access & ACCESS_READ ? o[k].bytes : 0;
             if (a->op == OP_ALL_GATHER)
                 use.gathered = MAX(use.gathered, bytes);
@@ -41,7 +41,7 @@ static size_t of_channel(const struct program *p, enum channel channel)
         } else if (a->op == OP_SHIFT) {
             use.message = MAX(use.message, (size_t)q->shift.bytes);
             use.ways = MAX(use.ways, 2);
-        } else if (a->op == OP_ALL_TO_ALL_V) { /* expected rows, over all members */
+        } else if (a->op == OP_ALL_TO_ALL_V) { /* the operand has the expected rows of all members */
             use.message = MAX(use.message, (size_t)(q->all_to_all_v.bytes * q->all_to_all_v.rows) / (size_t)members);
             use.ways = 2 * (members - 1);
         }

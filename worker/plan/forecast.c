@@ -18,7 +18,7 @@
 static void measure_memory(const struct plan *plan, const struct machine *m, const struct program *p,
                            struct forecast_memory *ret)
 {
-    struct program copy = *p; /* lifetimes are written again as they are */
+    struct program copy = *p; /* program_peak() writes the lifetimes again, unchanged */
 
     titan_assert(p->pp_rank >= 0 && p->pp_rank < p->mesh.size[AXIS_PP]);
     ret->pp_rank = p->pp_rank;
@@ -79,7 +79,7 @@ static double spread_of(void *arg, const struct program *p, const struct action 
     return cost_spread(arg, p, a);
 }
 
-/* From `at` on, ranks ask for `cores` more cores; negative: fewer. */
+/* At the time `at`, the number of cores that ranks ask for changes by `cores`. */
 struct demand {
     double at, cores;
 };
@@ -90,9 +90,9 @@ static int by_time(const void *x, const void *y)
     return (a->at > b->at) - (a->at < b->at);
 }
 
-/* The step when ranks share the cores of the measured machine, with their transfers. While ranks ask for more cores
- * than the machine has, everything that runs takes as much longer. Cores that are idle at a time are not made up for
- * later. On GPUs each rank has its own device: the simulation's step counts. */
+/* The length of a step whose ranks, and their transfers, share the cores of the measured machine. While ranks ask for
+ * more cores than the machine has, everything is slower in proportion. Idle cores at one time do not make up for it
+ * later. On GPUs each rank has its own device, so the simulation's step counts. */
 static titan_status shared_step(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                                 double *ret, struct titan_error *err)
 {
@@ -108,7 +108,7 @@ static titan_status shared_step(const struct forecast *f, const struct simulatio
     _cleanup_free_ struct demand *demands = calloc(2 * actions + 1, sizeof *demands);
     if (!demands)
         return titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
-    const double ranks = (double)f->plan->opt.world / f->n; /* ranks of one class are in step */
+    const double ranks = (double)f->plan->opt.world / f->n; /* ranks that each simulated rank stands for */
     size_t n = 0;
     for (int i = 0; i < f->n; i++) {
         const struct simulated_rank *k = &s->ranks[i];
@@ -194,7 +194,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     if (!by_rank || !f.memory || !f.time || !f.bytes)
         status = titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
     if (status == TITAN_OK) {
-        /* A pp rank's program is of its first class with the largest share. */
+        /* Each pp rank is forecast by its class with the largest share; of several, by the first. */
         for (int k = plan->classes - 1; k >= 0; k--) {
             const int r = programs[k]->pp_rank;
             titan_assert(r >= 0 && r < n);
@@ -227,7 +227,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     return TITAN_OK;
 }
 
-/* Both programs count the state. Of the two arenas the larger counts. */
+/* The state is in both programs and counts once. Of the two arenas the larger counts. */
 void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs)
 {
     titan_assert(evaluation->opt.evaluation && evaluation->mesh.size[AXIS_PP] == f->n);
@@ -421,7 +421,7 @@ void forecast_print(const struct forecast *f, struct buf *out)
                digits, floor, 100 * floor / f->step);
 }
 
-/* What an operation of a step costs, over all times that it runs. */
+/* The cost of one operation in a step, summed over all its runs. */
 struct op_row {
     const struct action *first;
     long count;
@@ -541,7 +541,7 @@ titan_status forecast_json(const struct forecast *f, const struct simulation *s,
             return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
         buf_puts(out, ",\"operations\":[");
         for (size_t i = 0; i < n; i++) {
-            _cleanup_(buf_free) struct buf parameters = BUF_INIT; /* each begins with a space */
+            _cleanup_(buf_free) struct buf parameters = BUF_INIT; /* each parameter in the text begins with a space */
             program_print_params(s->ranks[f->busiest].program, rows[i].first, &parameters);
             buf_printf(out,
                        "%s{\"operation\":\"%s\",\"parameters\":\"%s\",\"stream\":\"%s\",\"seconds\":%.9f,"

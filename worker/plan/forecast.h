@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forecast.h - what a plan costs before it runs: memory by kind, bytes by axis, step time, MFU, bubble, the slowest
- * thing.
+/* forecast.h - predicts what a plan costs before it runs: memory by kind, bytes by axis, step time, MFU, bubble, what
+ * is slowest.
  *
  * Everything is read off the programs and their simulation; nothing is run. */
 #ifndef TITAN_WORKER_PLAN_FORECAST_H
@@ -13,17 +13,17 @@ struct forecast_memory {
     int pp_rank;
     size_t bytes[MEMORY_COUNT]; /* by kind, at the program's peak; HOST is not part of the sum */
     size_t total;               /* memory of the device, as planned */
-    size_t process, peers;      /* what a process needs besides its plan; what its communicators need */
-    double predicted;           /* all memory of the device; with HOST where the device computes in the host's memory */
+    size_t process, peers;      /* memory that a process needs besides its plan; memory that its communicators need */
+    double predicted;           /* all memory needed; includes HOST where the device computes in the host's memory */
 };
 
-/* Where a rank's step goes, s; they add up to its step. */
+/* The parts of a rank's step, s. Without the floors, they add up to the step. */
 struct forecast_time {
     double matmul, attention, memory_bound;             /* compute */
     double matmul_floor, attention_floor, memory_floor; /* the least time that compute can take (cost_floor) */
-    double exposed[CHANNEL_COUNT];                      /* waiting for a transfer */
-    double crowded;                                     /* waiting for a core: ranks share the cores of one machine */
-    double idle;                                        /* the rest: pipeline bubble, the end of the step */
+    double exposed[CHANNEL_COUNT];                      /* the compute stream waits for a transfer of this channel */
+    double crowded; /* operations wait for a core, where ranks share the cores of one machine */
+    double idle;    /* the rest of the step: pipeline bubble, and waiting for the end of the step */
 };
 
 /* Sent bytes by the mesh's axes and two more: between experts' ranks, and the step's statistics over all ranks. */
@@ -36,12 +36,12 @@ struct forecast {
     struct forecast_memory *memory;
     struct forecast_time *time;
     double (*bytes)[TRAFFIC_COUNT]; /* bytes that leave a rank in a step (action_wire_bytes) */
-    int64_t actions;                /* of the longest program */
+    int64_t actions;                /* number of actions of the longest program */
     double tokens;                  /* of a global batch */
     double step, tokens_per_second; /* per device */
     double mfu, bubble;
     uint64_t hash;         /* plan_hash */
-    long measured, costed; /* actions of the simulated programs with a measured cost, and with any */
+    long measured, costed; /* numbers of simulated actions with a measured cost, and with any cost */
     const char *table;     /* file of the measured costs, borrowed; NULL: no measured costs */
     int busiest;           /* pp rank with the most compute */
     int fullest;           /* pp rank with the most memory */
@@ -49,12 +49,13 @@ struct forecast {
     int fitting_room;      /* if the plan does not fit: a room for experts that fits (plan_fitting_room) */
 };
 
-/* programs: of all classes (plan_programs). If ret_simulation is not NULL, the caller closes *ret_simulation. */
+/* programs: the programs of all classes (plan_programs). If ret_simulation is not NULL, the caller closes
+ * *ret_simulation. */
 titan_status forecast_make(const struct plan *plan, struct program *const *programs, const struct cost *cost,
                            struct forecast *ret, struct simulation **ret_simulation,
                            struct titan_error *err) TITAN_MUST_USE;
-/* Adds an evaluation with these programs of all classes (plan_options.evaluation). Where an evaluation program needs
- * more memory than the step, the rank needs the memory of the evaluation. */
+/* Adds an evaluation to the forecast. programs: its programs of all classes (plan_options.evaluation). Each rank then
+ * needs the larger of the step's and the evaluation's memory. */
 void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs);
 void forecast_clear(struct forecast *f);
 /* Does the device have the memory that the plan needs? */
@@ -65,7 +66,7 @@ void forecast_print(const struct forecast *f, struct buf *out);
  * share of the step, and the stream, unless it is the compute stream. */
 titan_status forecast_print_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                                        struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-/* s not NULL: with the lines of forecast_print_operations(). */
+/* If s is not NULL, the output has also what forecast_print_operations() prints. */
 titan_status forecast_json(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                            struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 

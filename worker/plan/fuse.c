@@ -13,13 +13,13 @@
 
 /* --- which two make one ------------------------------------------------------------------------------------------- */
 
-/* The fused action has the second action's numbers, phase and unit. The first action has the unit of the buffer that it
- * writes, its operand 0. */
+/* The fused action has the second action's numbers, phase and unit. Its first part gets the unit of the buffer that
+ * this part writes (operand 0). */
 struct fusion {
     enum op fused, op[FUSE_ACTIONS];
     uint32_t no_gradient; /* OP_NO_GRADIENT, or 0 */
     int operands[FUSE_ACTIONS];
-    int slot[FUSE_ACTIONS][FUSE_OPERANDS]; /* places of the two actions' operands among the fused action's */
+    int slot[FUSE_ACTIONS][FUSE_OPERANDS]; /* each operand's place among the fused action's operands */
 };
 
 #define NORM(name) OPERAND_OF(add_rmsnorm, name)
@@ -123,7 +123,7 @@ static titan_status try_two(struct program *p, int first, int second, bool *ret_
     if (!f || two[0]->n_operands != f->operands[0] || two[1]->n_operands != f->operands[1])
         return TITAN_OK;
 
-    /* An operand that both actions have is there once. */
+    /* The fused action has an operand of both actions only once. */
     for (int i = 0; i < FUSE_ACTIONS; i++)
         for (int k = 0; k < f->operands[i]; k++) {
             const int slot = f->slot[i][k];
@@ -140,7 +140,7 @@ static titan_status try_two(struct program *p, int first, int second, bool *ret_
     struct action fused = *two[1];
     fused.op = (uint16_t)f->fused;
     undo(p, f, &fused, operands, q, &plain);
-    for (int i = 0; i < FUSE_ACTIONS; i++) { /* both are the same in all that the program says of them? */
+    for (int i = 0; i < FUSE_ACTIONS; i++) { /* does undoing give back two actions with the same fields? */
         const struct plain_action *const x = &plain.actions[i];
         const struct action *const a = &x->action, *const b = two[i];
         if (a->op != b->op || a->stream != b->stream || a->phase != b->phase || a->channel != b->channel ||
@@ -164,7 +164,7 @@ static titan_status try_two(struct program *p, int first, int second, bool *ret_
     return TITAN_OK;
 }
 
-/* The action among n that is computed next, if action i can wait until then; NONE otherwise. */
+/* The next action of the compute stream before action n, if action i can be delayed until there; otherwise NONE. */
 static int neighbour(const struct program *p, int i, int n)
 {
     for (int j = i + 1; j < n; j++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradients.c - what becomes of a step's weight gradients: sums within the rank, across ranks, norm and update. */
+/* gradients.c - the way of a step's weight gradients: sums within the rank, sums across ranks, norm and update. */
 #include "base/vec.h"
 #include "worker/plan/builder.h"
 
@@ -40,7 +40,7 @@ int gradients_buffer(struct builder *b, int unit, int slot, bool *ret_first)
     return *grad;
 }
 
-/* The gradient of (unit, slot) as a matrix with a row for each member. Zeros where this rank has contributed
+/* The gradient of (unit, slot) as a matrix with a row for each member. It is zeros if this rank has contributed
  * nothing. */
 static struct tensor gradient_or_zeros(struct builder *b, int unit, int slot)
 {
@@ -54,9 +54,9 @@ static struct tensor gradient_or_zeros(struct builder *b, int unit, int slot)
     return t;
 }
 
-/* Tensors that tp ranks hold whole get a part of their gradient from each rank's tokens or heads. The sum comes before
- * the cut into ranges, which do not end where these tensors begin. Experts' tensors are cut over ep instead: none is
- * whole. */
+/* Tensors that tp ranks hold whole get a part of their gradient from each rank's tokens or heads. They are summed
+ * before the unit's gradient is cut into ranges, because the ranges do not end where these tensors begin. Experts'
+ * tensors are not summed here: they are cut over ep, so no rank holds one whole. */
 static void sum_whole_tensors(struct builder *b, int unit, struct tensor gradient)
 {
     const struct unit_layout *u = &b->layout->units[unit];
@@ -84,7 +84,7 @@ static void note_add(void *arg, int left, int right)
     list->failed = !VEC_PUSH(s->adds, s->n, s->cap, (struct tree_add){.left = left, .right = right});
 }
 
-/* Subtrees of one rank of the batch. */
+/* The subtrees that one batch rank adds by itself. */
 static struct tree_stack subtrees_of(const struct builder *b, int batch_rank)
 {
     struct tree_stack own = {.leaves = b->opt->microbatches};
@@ -97,8 +97,8 @@ static struct tree_stack subtrees_of(const struct builder *b, int batch_rank)
     return own;
 }
 
-/* How a kind of units is shared. Ranks send each other slices: each slice is of the subtrees of `together` ranks in a
- * row. A batch rank has `tokens` ranks, and each holds a part of its tokens. */
+/* How ranks share units of one kind. `together` consecutive ranks send their slices together. A batch rank consists of
+ * `tokens` ranks; each holds a part of the batch rank's tokens. */
 struct sharing {
     int tokens, together;
 };
@@ -112,7 +112,7 @@ static struct sharing sharing_of(const struct builder *b, bool experts)
 }
 
 /* Number of slices of the first n ranks that send together with rank `at`. Ranks are counted through all replicas.
- * Slices of ranks that send together lie one behind the other. */
+ * Ranks that send together have their slices one behind the other. */
 static int slices_before(const struct builder *b, struct sharing s, int at, int n)
 {
     const int first = at / s.together * s.together;
@@ -184,8 +184,8 @@ static void merge_gradients(void *arg, int left, int right)
          tensor_at(grad[right] + m->part, 0, DTYPE_F32, 1, n));
 }
 
-/* Adds subtrees that have become siblings. A schedule may finish microbatches in any order; the tree takes them in its
- * own order. */
+/* Puts a microbatch's gradient into the tree, and adds subtrees that have become siblings. A schedule may finish
+ * microbatches in any order, but the tree's order of additions is fixed. */
 static void push_gradient(struct builder *b, int unit, int slot)
 {
     struct unit_state *const u = &b->units[unit];
@@ -197,7 +197,8 @@ static void push_gradient(struct builder *b, int unit, int slot)
     for (; u->next < b->share && u->done[u->next]; u->next++)
         for (merge.part = 0; merge.part < u->parts; merge.part++) {
             int64_t first = b->from, end;
-            /* The ranks that share experts are all of one batch rank, or they are whole batch ranks in a row. */
+            /* The ranks that share experts belong to one batch rank, or they make up several consecutive batch
+             * ranks. */
             const struct sharing s = sharing_of(b, true);
             const int together = s.together / s.tokens;
             if (u->parts > 1 && together > 1) {
@@ -269,7 +270,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
             b->e.microbatch = NONE;
             u->reduced = emit_reduce_scatter(&b->e, layout->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
         } else {
-            /* The shards are added on the stream of the reductions, so that compute need not wait for them. */
+            /* The shards are added on the reductions' stream, so that the compute stream need not wait for them. */
             const struct tensor part =
                 emit_reduce_scatter(&b->e, layout->reduce, BUF_EXCHANGE, "gradient shard of a microbatch", gradient);
             b->e.stream = STREAM_REDUCE;
@@ -282,7 +283,8 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
     }
     case SUM_CANONICAL:
         if (slot < b->share) {
-            /* the sum comes before the merges: a microbatch's gradient is the same whatever rank computes it */
+            /* this sum comes before the tree's additions, so that a microbatch's gradient is the same on whatever rank
+             * it is computed */
             sum_whole_tensors(b, unit, tensor_at(u->grad[slot], 0, DTYPE_F32, 1, padded_of(b, unit)));
             push_gradient(b, unit, slot);
         }
@@ -316,8 +318,8 @@ static void emit_updates(struct builder *b, struct updates *updates)
     updates->n = 0;
 }
 
-/* All units so far wait for the same decision, and the next step waits for all of them. So one launch delays nothing.
- * State that comes from the host is updated as it comes. */
+/* Adds a unit to the next launch. All updates wait for the same decision, and the next step waits for all updates, so a
+ * common launch delays nothing. State in host memory is instead updated unit by unit, as it arrives. */
 static void add_update(struct builder *b, struct updates *updates, int unit, int state)
 {
     const struct unit_state *u = &b->units[unit];
@@ -333,7 +335,7 @@ static void add_update(struct builder *b, struct updates *updates, int unit, int
         emit_updates(b, updates);
 }
 
-/* The state of a unit comes from host memory while the one before it is updated. */
+/* Copies a unit's state from host memory, while the state of the unit before is updated. */
 static struct tensor stage_state(struct builder *b, int unit)
 {
     const struct tensor state = state_of(b, unit, b->units[unit].state);
@@ -360,11 +362,11 @@ void gradients_update(struct builder *b)
     const int units = b->model->n_units;
 
     titan_assert(!b->opt->forward_only);
-    for (int i = 0; i < b->n_reduced; i++) { /* in the order the reductions end */
+    for (int i = 0; i < b->n_reduced; i++) { /* in the order in which the reductions end */
         const int unit = b->reduced[i];
         struct unit_state *const u = &b->units[unit];
         builder_stamp(b, PHASE_REDUCE, unit, b->layout->units[unit].stage, NONE);
-        if (tensor_exists(u->received)) { /* compute does not wait for an exchange before the end of the step */
+        if (tensor_exists(u->received)) { /* slices are added only here, so that compute does not wait earlier */
             u->reduced =
                 emit_tensor(&b->e, BUF_GRAD_SHARD, "gradient shard", DTYPE_F32, 1, b->layout->units[unit].shard);
             EMIT(&b->e, sum_tree, u->reduced, u->received);
@@ -376,7 +378,8 @@ void gradients_update(struct builder *b)
             EMIT(&b->e, norm, b->statistics, u->reduced);
     }
 
-    /* How often each expert was chosen is a sum over all ranks that had tokens: the statistics carry it. */
+    /* How often each expert was chosen must be summed over all ranks with tokens. So the counts go into the
+     * statistics. */
     for (int u = 0; u < units; u++) {
         if (!tensor_exists(b->expert_tokens[u]))
             continue;

@@ -10,7 +10,7 @@
 #include "worker/device/device.h"
 
 #define BUCKET_PAIRS 8
-#define HORIZON 1.5 /* compute covers this many times a gather's own time, so that a late gather still hides */
+#define HORIZON 1.5 /* compute must cover this many times a gather's time, to hide late gathers too */
 #define HORIZON_HALVINGS 4
 #define BUCKET_SHARE 5 /* a bucket is at most 1/5 of all bytes of its channel */
 #define NONE (-1)
@@ -101,8 +101,9 @@ static bool reads_of(const struct program *p, const struct action *reader, const
     return false;
 }
 
-/* The first of the actions right before a gather that make codes of the shard; they go where the gather goes. Without
- * codes, the gather itself. A shard does not change before the update, so it can be gathered at any time. */
+/* Actions right before a gather may make codes of the shard. These actions move together with the gather. Returns the
+ * first of them, or the gather itself if there are none. A gather can move freely, because a shard does not change
+ * before the update. */
 static int first_pack(const struct program *p, int gather)
 {
     int first = gather;
@@ -113,7 +114,7 @@ static int first_pack(const struct program *p, int gather)
     return first;
 }
 
-/* The first place that a gather, and the actions that go with it, can have. */
+/* The first place to which a gather, and the actions that move with it, can be moved. */
 static int first_place(const struct program *p, int gather)
 {
     const struct action *a = &p->actions[gather];
@@ -121,7 +122,7 @@ static int first_place(const struct program *p, int gather)
     bool external = true;
     int behind = NONE;
 
-    for (int i = pack; i < gather; i++) { /* codes: behind the action that writes their scales */
+    for (int i = pack; i < gather; i++) { /* the codes must come after the action that writes their scales */
         const struct operand *const scales = &action_operands(p, &p->actions[i])[OPERAND_OF(float8_pack, scales)];
         int writer = 0;
         while (writer < p->n_actions && !writes_to(p, &p->actions[writer], scales))
@@ -152,8 +153,9 @@ static int first_use(const struct program *p, int from)
     return p->n_actions;
 }
 
-/* Finds where each gather has to be issued. The compute behind this place covers `horizon` times the gather's own
- * duration and the gathers' between. The walk is backwards: a later gather's need pushes the gathers before it. */
+/* Finds the place where each gather has to be issued. The compute between this place and the gather's first use covers
+ * `horizon` times the duration of the gather and of the gathers between. The walk is backwards, because a gather can
+ * push the gathers before it to earlier places. */
 static void place_gathers(const struct program *p, const struct cost *cost, double horizon, double *places)
 {
     /* Place of the next gather in the program; no earlier gather is placed after it. */
@@ -229,7 +231,7 @@ static titan_status append_operands(struct program *p, int from, int n, struct t
     return TITAN_OK;
 }
 
-/* Action a takes over what action b does. */
+/* Joins action b to action a: a then does the work of both. */
 static titan_status join(struct program *p, struct action *a, const struct action *b, struct titan_error *err)
 {
     struct op_params params = *action_params(p, a);
@@ -261,9 +263,9 @@ struct bucketing {
     struct program *p;
     const struct pass_options *o;
     double total;   /* bytes of all transfers of the operation on the channel */
-    double *places; /* places of actions; an action that became part of another has DROPPED */
-    bool *joins;    /* [place in the order of these transfers]: becomes one with the transfer before */
-    bool decided;   /* joins is given by the leader */
+    double *places; /* places of actions; DROPPED: the action has become part of another action */
+    bool *joins;    /* [index of a transfer on the channel]: the transfer is joined to the transfer before it */
+    bool decided;   /* the leader has already filled `joins` */
 };
 
 /* Does anything between two actions touch a buffer of the first? */
@@ -281,8 +283,8 @@ static bool touched_between(const struct program *p, int a, int b)
     return false;
 }
 
-/* Is it worth joining b to a? A gather b moves forward to a's place: its memory lives longer, and the bucket must still
- * be there in time for a's first use. A reduction a moves back to b's place. */
+/* Is it worth joining b to a? A gather b moves forward to the place of a. Its memory then lives longer, and the bucket
+ * must still arrive in time for the first use of a. A reduction a moves back to the place of b. */
 static bool worth_it(const struct bucketing *k, int a, int b)
 {
     const struct program *p = k->p;
@@ -302,7 +304,8 @@ static bool worth_it(const struct bucketing *k, int a, int b)
            cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y);
 }
 
-/* Joins gathers into the earlier action, reductions into the later one: there all inputs are present. */
+/* Joins gathers into the earlier action and reductions into the later action: at the later action the inputs of both
+ * are present. */
 static titan_status bucket_channel(struct bucketing *k, enum op op, int channel, struct titan_error *err)
 {
     struct program *p = k->p;
@@ -362,7 +365,7 @@ static titan_status bucket(struct program *p, const struct pass_options *o, bool
 }
 
 /* The leader's joins count for all ranks. A rank with fewer microbatches than others has as many gathers and
- * reductions, but less to hide them under. On its own it would decide otherwise than its peers. */
+ * reductions, but less to hide them under. So by its own program it would decide otherwise than its peers. */
 titan_status pass_bucket(struct program *p, const struct pass_options *options, struct titan_error *err)
 {
     struct program *const leader = options->leader ? options->leader : p;
@@ -391,8 +394,8 @@ static bool is_reduction(const struct action *a)
     return a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE;
 }
 
-/* Puts RELEASEs of the buffers that a reduction is the last to read behind the next reduction of its channel. External
- * buffers are not released. */
+/* If a reduction is the last action to read a buffer, puts the buffer's RELEASE behind the next reduction of the
+ * channel. External buffers are not released. */
 static titan_status hold(struct program *p, const int *last, struct action *out, int *n_out, struct titan_error *err)
 {
     int before[CHANNEL_COUNT], params;
@@ -472,7 +475,7 @@ struct pieces {
     int n_out, cap_out;
 };
 
-/* Does a transfer carry token activations? Others over tp (loss statistics, gradients of norms) are not cut by
+/* Does a transfer carry token activations? Other transfers over tp (loss statistics, gradients of norms) are not cut by
  * tokens. */
 static bool is_token_transfer(const struct program *p, const struct action *a)
 {
@@ -487,7 +490,7 @@ static titan_status put(struct pieces *k, const struct action *a, struct titan_e
     return VEC_PUSH(k->out, k->n_out, k->cap_out, *a) ? TITAN_OK : no_memory(err);
 }
 
-/* Appends a piece of a transfer: input and output in row blocks. */
+/* Appends a piece of a transfer: one row block of the input and of the output. */
 static titan_status put_transfer(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
 {
     struct program *p = k->p;
@@ -509,8 +512,8 @@ static titan_status put_transfer(struct pieces *k, const struct action *a, int p
     return put(k, &part, err);
 }
 
-/* Appends a row block of a product: c and a in blocks of m/n rows, b whole. A strided operand ends with its last
- * row. */
+/* Appends a row block of a product: m/n rows of c and a, and the whole b. A strided operand ends at the end of its last
+ * row, not a stride later. */
 static titan_status put_product(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
 {
     struct program *p = k->p;
@@ -533,8 +536,8 @@ static titan_status put_product(struct pieces *k, const struct action *a, int pi
     return put(k, &part, err);
 }
 
-/* Appends a row block of a ROUTE with experts in turn. The choice goes by the tokens' places in the microbatch. Between
- * a rank's pieces lie the pieces of the other ranks. */
+/* Appends a row block of a ROUTE that chooses experts in turn. This choice depends on the tokens' places in the
+ * microbatch, where other ranks' pieces lie between this rank's pieces. */
 static titan_status put_route(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
 {
     static const int cut[] = {OPERAND_OF(route, chosen), OPERAND_OF(route, weights), OPERAND_OF(route, logits),
@@ -562,8 +565,8 @@ static bool divides(const struct pieces *k, int64_t n)
     return n % k->n == 0;
 }
 
-/* Is it a product with rows of `buffer` as `operand`, its left factor or its result? The result may be the last of a
- * sum. */
+/* Is the action a product with rows of `buffer` as `operand`, which is its left factor or its result? If it is the
+ * result, the product may add to it. */
 static bool is_product_of(const struct pieces *k, const struct action *a, int buffer, int operand)
 {
     const uint32_t never = operand == OPERAND_OF(matmul, c) ? OP_TA : OP_TA | OP_ADD_TO;
@@ -592,7 +595,7 @@ static titan_status rewrite(struct pieces *k, struct titan_error *err)
         const struct action *a = &p->actions[i], *next = i + 1 < p->n_actions ? a + 1 : NULL;
         used = 1;
         if (is_token_transfer(p, a) && a->op == OP_ALL_GATHER) {
-            /* The pieces of a gather come first, then the pieces of each product of its result. */
+            /* First come the pieces of a gather, then the pieces of each product that reads the gathered rows. */
             const int gathered = action_operands(p, a)[OPERAND_OF(all_gather, out)].buffer;
             while (i + used < p->n_actions && is_product_of(k, a + used, gathered, OPERAND_OF(matmul, a)))
                 used++;
@@ -613,7 +616,7 @@ static titan_status rewrite(struct pieces *k, struct titan_error *err)
             for (int piece = 0; piece < k->n; piece++)
                 TRY(put_route(k, a, piece, err));
         } else if (a->op == OP_BALANCE_STATS || a->op == OP_BALANCE_DGRAD) {
-            /* Balance losses number the tokens by sequence. Pieces change which tokens a rank has. */
+            /* Balance losses need to know the sequence of each token, and pieces change which tokens a rank has. */
             struct action same = *a;
             struct op_params params = *action_params(p, a);
             *(a->op == OP_BALANCE_STATS ? &params.balance_stats.pieces : &params.balance_dgrad.pieces) = k->n;
@@ -633,7 +636,7 @@ titan_status pass_async_tensor(struct program *p, int pieces, struct titan_error
 
     if (pieces < 2 || p->mesh.size[AXIS_TP] < 2)
         return TITAN_OK;
-    for (int i = 0; i < p->n_actions; i++) /* all transfers or none: a rank's rows are the same everywhere */
+    for (int i = 0; i < p->n_actions; i++) /* cuts all transfers or none: a rank has the same rows in all */
         if (is_token_transfer(p, &p->actions[i]) && (action_params(p, &p->actions[i])->part[0] % width != 0 ||
                                                      !divides(&k, action_params(p, &p->actions[i])->part[0] / width)))
             return TITAN_OK;

@@ -27,7 +27,7 @@ static const char phase_letters[PHASE_COUNT] = {[PHASE_FORWARD] = 'F', [PHASE_RE
                                                 [PHASE_WGRAD] = 'W',   [PHASE_REDUCE] = 'S',    [PHASE_UPDATE] = 'U'};
 #define TRANSFER_COLOR "#f58518"
 
-/* Work on one stream without a change of direction, stage or microbatch. */
+/* Consecutive work on one stream, of one direction, stage and microbatch. */
 struct stretch {
     const struct action *a; /* its first action */
     int last;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pipeline.c - what travels between stages, and when a rank asks for it.
+/* pipeline.c - messages between stages, and when a rank asks for them.
  *
  * A SEND ends when the other side takes the message, and the sent memory is used again soon. A rank that asks only when
- * it needs a message can stop its sender, and two ranks can stop each other. So a RECV stands before the first cell
- * that begins no earlier than the sending cell, by the schedule's own clock. Then no cell waits for a cell that begins
- * after it. A SEND waits only for cells that began before it to end. By induction on the clock, everything ends. Empty
- * slots count as if they were not empty, so that ranks with other shares keep the same clock.
+ * it needs a message can stop its sender, and two ranks can stop each other. Therefore a RECV stands before the first
+ * cell of the receiver that begins no earlier than the sending cell. Times are those of the schedule's own clock. Then
+ * no cell waits for a cell that begins after it. A SEND waits only for the end of cells that began before it. By
+ * induction on the clock, everything ends. Empty slots count like full slots, so that ranks with different shares keep
+ * the same clock.
  *
- * What is sent keeps its memory for one unit of this clock. Otherwise the next cell's first operations would take the
- * memory and wait for the message to pass. */
+ * A sent tensor keeps its memory for one unit of this clock. Otherwise the first operations of the next cell would take
+ * this memory, and would have to wait for the transfer. */
 #include "worker/plan/builder.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ struct message {
 
 struct sent {
     struct tensor t;
-    double until; /* earliest begin of a cell that may take the memory */
+    double until; /* a cell may take the memory if it begins at this time or later */
     int stage, slot;
     bool gradient;
 };
@@ -37,10 +38,10 @@ struct walk {
     struct builder *b;
     int *next;                  /* per rank: next cell */
     double *clock;              /* per rank: end of its last cell */
-    double *forward, *backward; /* [stage][slot]: end of F, of I or B; negative: not yet */
+    double *forward, *backward; /* [stage][slot]: end of cell F; end of cell I or B; negative: not yet run */
 };
 
-/* Runs a rank's cells as far as their inputs are there. True: the rank has moved on. */
+/* Runs a rank's cells up to the first cell whose input is not there. True: at least one cell has run. */
 static bool advance(const struct walk *w, int rank)
 {
     const struct schedule *s = w->b->opt->schedule;
@@ -53,7 +54,7 @@ static bool advance(const struct walk *w, int rank)
         const int64_t slots = w->b->share_max, at = c->stage * slots + c->microbatch;
         const bool last = c->stage == w->b->layout->stages - 1;
         titan_assert(c->stage < w->b->layout->stages);
-        double input = 0; /* when it is there; negative: not yet */
+        double input = 0; /* time when the cell's input is there; negative: not yet known */
         if (c->kind == CELL_F && c->stage > 0)
             input = w->forward[at - slots];
         else if (c->kind == CELL_I || c->kind == CELL_B)
@@ -73,7 +74,7 @@ static bool advance(const struct walk *w, int rank)
 
 /* --- what arrives ------------------------------------------------------------------------------------------------- */
 
-/* With two ranks the next rank is also the rank before. It always counts as the next. */
+/* With two ranks, the other rank is both the next rank and the previous rank. It counts as the next. */
 static enum channel channel_to(const struct builder *b, int from, int to, bool gradient)
 {
     titan_assert(from != to);
@@ -115,7 +116,7 @@ titan_status pipeline_plan(struct builder *b, struct titan_error *err)
             return titan_fail(err, TITAN_EINVAL, "schedule %s: pp rank %d waits for ever at cell %d", s->name, r,
                               next_cell[r]);
 
-    for (int k = 0; k < P2P_CHANNELS; k++) { /* what arrives, in the order of the sender's cells */
+    for (int k = 0; k < P2P_CHANNELS; k++) { /* lists the arriving messages in the order of the sender's cells */
         const enum channel channel = (enum channel)(CHANNEL_FORWARD_NEXT + k);
         const bool next = channel == CHANNEL_FORWARD_NEXT || channel == CHANNEL_BACKWARD_NEXT;
         struct inbox *const in = &b->inboxes[k];
@@ -127,7 +128,7 @@ titan_status pipeline_plan(struct builder *b, struct titan_error *err)
             const struct cell *c = &s->cells[in->sender][i];
             const bool gradient = c->kind != CELL_F;
             const int stage = gradient ? c->stage - 1 : c->stage + 1;
-            /* Does the cell send here, on this channel? */
+            /* Skips cells that do not send to this rank on this channel. */
             if (c->kind == CELL_W || stage < 0 || stage >= b->layout->stages || c->microbatch >= b->share ||
                 layout_stage_rank(b->layout, stage) != b->pp_rank ||
                 channel_to(b, in->sender, b->pp_rank, gradient) != channel)
@@ -208,8 +209,9 @@ void pipeline_send(struct builder *b, const struct cell *cell, int place)
 
 /* --- a tied head -------------------------------------------------------------------------------------------------- */
 
-/* Both ends of the model are neighbours on the ring. These messages stand before all others of their channels, or
- * behind them. The copy begins and ends with the step: no rank but the embedding's has the table's state. */
+/* The ranks of the embedding and of the head are neighbours on the ring of ranks. The messages of the table are the
+ * first or the last of their channels. The head's copy of the table exists only within a step, because only the
+ * embedding's rank has the table's state. */
 void pipeline_share_table(struct builder *b)
 {
     const struct unit_layout *table = &b->layout->units[0];

@@ -8,9 +8,9 @@
 
 #define NONE (-1)
 
-/* A buffer that the actions at hand define: their first access to it is a write. */
+/* A buffer that the actions use. defined: the first access to it is a write. */
 struct recompute_buffer {
-    int id, copy; /* copy: NONE until one is made */
+    int id, copy; /* copy: NONE: no copy has been made */
     bool defined, kept, live;
 };
 
@@ -36,8 +36,9 @@ static struct recompute_buffer *recompute_find(const struct recompute *g, int id
 }
 
 /* Walks backwards from the needed buffers. An action that writes a live buffer is taken, and makes live what it reads.
- * An action that changes a kept buffer in place would change it twice: this buffer is then made anew. Returns false if
- * it found such a buffer. The walk must then be repeated: the buffer was live for the later actions, too. */
+ * An action that updates a kept buffer in place would update it twice. So such a buffer is not kept but recomputed.
+ * Returns false if it found such a buffer. The walk must then be repeated, because the buffer was live for the later
+ * actions, too. */
 static bool recompute_mark(struct recompute *g)
 {
     const struct program *p = g->e->p;
@@ -77,11 +78,12 @@ static void recompute_write(struct recompute *g, int i)
     a->phase = PHASE_RECOMPUTE;
     for (int k = 0; k < p->actions[i].n_operands; k++) {
         struct operand o = action_operands(p, &p->actions[i])[k];
-        /* A token's choice is counted once, and so are a row that is dropped and a round. */
+        /* Choices of tokens, dropped rows and rounds are counted in the forward: recomputation must not count them
+         * again. */
         const bool counts = a->op == OP_ROUTE || a->op == OP_PERMUTE || a->op == OP_SPLIT_ROUNDS;
         if (counts && o.access == ACCESS_UPDATE)
             continue;
-        /* A written buffer that is not live goes to a copy, too; kept buffers stay as they are. */
+        /* A buffer that is written but not live goes to a copy, too, because kept buffers must not change. */
         struct recompute_buffer *const b = recompute_find(g, o.buffer);
         if (b->defined && (!b->kept || o.access & ACCESS_WRITE)) {
             if (b->copy == NONE)
@@ -117,14 +119,14 @@ void recompute_actions(struct emitter *e, struct action_range range,
         return;
     }
 
-    /* The buffers that occur, and which of them are defined here and which are kept. */
+    /* Finds the buffers of the actions, and which of them these actions define and which are kept. */
     for (int k = first; k < end; k++)
         g.buffers[k - first] = (struct recompute_buffer){.id = p->operands[k].buffer, .copy = NONE};
     qsort(g.buffers, (size_t)(end - first), sizeof *g.buffers, by_id);
     for (int k = 0; k < end - first; k++)
         if (g.n == 0 || g.buffers[g.n - 1].id != g.buffers[k].id)
             g.buffers[g.n++] = g.buffers[k];
-    for (int i = g.to - 1; i >= g.from; i--) /* backwards: the first access has the last word */
+    for (int i = g.to - 1; i >= g.from; i--) /* the loop is backwards, so that the first access to a buffer decides */
         for (int k = p->actions[i].n_operands - 1; k >= 0; k--) {
             const struct operand *o = &action_operands(p, &p->actions[i])[k];
             struct recompute_buffer *b = recompute_find(&g, o->buffer);

@@ -9,9 +9,9 @@ struct action_range {
     int from, to; /* [from, to) */
 };
 
-/* Writes actions once more, with new buffers in place of the buffers that they define. It writes only the
- * actions that the needed tensors take. keep() is asked with a buffer and the action that defined it; true: the buffer
- * is used as it is. The needed tensors (n) then refer to the new buffers. */
+/* Writes the actions of a range once more. Buffers that they define are replaced by new buffers. Only actions that the
+ * needed tensors (n) depend on are written. keep() gets a buffer and the action that defined it; if it returns true,
+ * the old buffer is used. Afterwards the needed tensors refer to the new buffers. */
 void recompute_actions(struct emitter *e, struct action_range range,
                        bool (*keep)(void *arg, const struct action *a, int buffer), void *arg,
                        struct tensor *const *needed, int n);

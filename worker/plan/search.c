@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* search.c - layouts, sorted by a formula, the best ones simulated. */
+/* search.c - sorts layouts by a formula and simulates the best ones. */
 #include "worker/plan/search.h"
 
 #include <stdio.h>
@@ -12,13 +12,13 @@
 
 #define SIMULATED_MAX 24 /* candidates that are built */
 #define LISTED_MAX 10
-#define OPTIMISM 1.1 /* a step may be this much shorter than the formula says */
+#define OPTIMISM 1.1 /* a simulated step may be shorter than the formula says by up to this factor */
 #define GIB 1073741824.0
 
 struct candidate {
     struct recipe recipe;
     struct recipe_mesh mesh;
-    double estimate;                                     /* s of a step, by formula */
+    double estimate;                                     /* s of a step, by the formula */
     double step, tokens_per_second, mfu, bubble, memory; /* simulated; memory of the fullest rank */
     bool fits;
 };
@@ -41,8 +41,8 @@ static bool checkpoints(const struct recipe *r, const char *mode)
     return strcmp(r->activation_checkpoint.mode, mode) == 0;
 }
 
-/* Adds up products at large-product efficiency, recomputation, bubble, and the transfers that nothing hides: tp's and
- * cp's. */
+/* The time of a step: products at the efficiency of large products, recomputation, bubble, and the transfers that
+ * nothing hides (over tp and cp). */
 static double estimate(const struct search *s, const struct candidate *c)
 {
     const struct recipe *r = &c->recipe;
@@ -51,7 +51,7 @@ static double estimate(const struct search *s, const struct candidate *c)
     const double tokens = (double)r->training.global_batch_size * (double)r->training.seq_len;
     const double share = (double)(c->mesh.dp_replicate * c->mesh.dp_shard * c->mesh.cp);
     const bool selective = checkpoints(r, "selective");
-    const double recompute = checkpoints(r, "full") ? 4.0 / 3 /* relative to compute without */
+    const double recompute = checkpoints(r, "full") ? 4.0 / 3 /* compute relative to a step without recomputation */
                              : !selective           ? 1
                              : strcmp(r->activation_checkpoint.selective_ac_option, "op:1") == 0 ? 1.02
                                                                                                  : 1.1;
@@ -79,7 +79,8 @@ static double estimate(const struct search *s, const struct candidate *c)
 
 /* --- candidates --------------------------------------------------------------------------------------------------- */
 
-/* The mesh of the recipe with each pipeline schedule and each way to recompute, where it is legal. */
+/* Adds candidates with the recipe's mesh, each pipeline schedule and each way to recompute, where the combination is
+ * legal. */
 static titan_status add_candidates(struct search *s, struct recipe *r, struct titan_error *err)
 {
     static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
@@ -109,7 +110,7 @@ static titan_status add_candidates(struct search *s, struct recipe *r, struct ti
     return TITAN_OK;
 }
 
-/* Degrees are powers of two; tp stays inside a machine, cp is for long sequences. */
+/* Lists the legal layouts. Degrees are powers of two, tp stays inside a machine, cp is only for long sequences. */
 static titan_status enumerate(struct search *s, struct titan_error *err)
 {
     const int64_t cp_max = s->recipe->training.seq_len >= 32768 ? 64 : s->recipe->parallelism.context_parallel_degree;
@@ -132,7 +133,7 @@ static titan_status enumerate(struct search *s, struct titan_error *err)
 
 /* --- simulation --------------------------------------------------------------------------------------------------- */
 
-/* Forecast of one candidate with its microbatches cut to `share` a rank; 0: its own number. */
+/* Forecast of one candidate with its microbatches cut to `share` on each rank. share 0: the candidate's own number. */
 static titan_status forecast_of(const struct search *s, const struct candidate *c, int64_t share, struct forecast *ret,
                                 struct titan_error *err)
 {
@@ -185,7 +186,7 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
         int better = 0;
         for (int k = 0; k < n; k++)
             better += s->candidates[k].fits && s->candidates[k].step * OPTIMISM < c->estimate;
-        if (better >= LISTED_MAX) /* no candidate from this formula on can enter the list any more */
+        if (better >= LISTED_MAX) /* neither this candidate nor any after it can still enter the list */
             break;
         if ((double)recipe_memory_bytes(&c->recipe, s->world) > 1.5 * (double)s->machine->memory_bytes)
             continue;
@@ -244,7 +245,7 @@ static void print_text(const struct search *s, int n, struct buf *out)
         return;
     }
 
-    /* The best one as keys for the run file. */
+    /* The best candidate as keys for the run file. */
     const struct candidate *c = &s->candidates[0];
     buf_puts(out, "\n[parallelism]\n");
     buf_printf(out, "pipeline_parallel_degree = %ld\n", (long)c->mesh.pp);

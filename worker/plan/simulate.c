@@ -9,12 +9,12 @@
 #include "base/cleanup.h"
 #include "worker/plan/timeline.h"
 
-/* One stream of one rank: its actions in order, and how far it is. */
+/* One stream of one rank: its actions in order, and the next one to run. */
 struct lane {
     int *actions;
     int n, next;
     double free;  /* end of the last action */
-    double drift; /* drift of the compute stream's last action */
+    double drift; /* drift (struct simulated_rank) at the end of the compute stream's last action */
     /* A lane stores no ready times for SEND and RECV: advance() finds the partner's time through the partner's
      * lane. */
 };
@@ -23,7 +23,7 @@ struct sim {
     const struct simulation_options *opt;
     struct simulation *out;
     struct lane *lanes;         /* [rank][STREAM_COUNT] */
-    double late[CHANNEL_COUNT]; /* standard deviations by which the last member comes late; 0: no spread is known */
+    double late[CHANNEL_COUNT]; /* by how many standard deviations the last member is late; 0: no spread is known */
 };
 
 static struct lane *lane_of(const struct sim *s, int rank, int stream)
@@ -99,8 +99,8 @@ static int head(const struct lane *l)
     return l->next < l->n ? l->actions[l->next] : -1;
 }
 
-/* When the action can begin; -1: an action that it waits for has not run. *ret_blocker: the latest action it waits
- * for. */
+/* Time when the action can begin; -1: it waits for an action that has not run. *ret_blocker: of the actions that it
+ * waits for, the last to end. */
 static double ready_time(const struct sim *s, int rank, int index, int *ret_blocker)
 {
     const struct program *p = s->opt->programs[rank];
@@ -192,7 +192,7 @@ static bool advance(struct sim *s, int rank, int stream)
             account(s, rank, i, start, end, blocker);
             account(s, a->peer, other, start, end, other_blocker);
         } else if (a->channel == CHANNEL_WORLD) {
-            double start = 0; /* all ranks take part; negative: a rank is not there yet */
+            double start = 0; /* begin of the action in which all ranks take part; negative: a rank is not there yet */
             int before;
             for (int r = 0; r < s->opt->n && start >= 0; r++) {
                 const int other = head(lane_of(s, r, stream));
@@ -229,7 +229,7 @@ static titan_status run(struct sim *s, struct titan_error *err)
             int blocker;
             left |= i >= 0;
             if (i < 0 || ready_time(s, r, i, &blocker) < 0)
-                continue; /* waits for another stream of its own rank: not the cause */
+                continue; /* the action waits for another stream of its own rank, so it is not the cause */
             const struct action *a = action_at(s, r, i);
             return titan_fail(
                 err, TITAN_EINVAL,
@@ -285,7 +285,7 @@ void simulation_close(struct simulation *s)
     free(s);
 }
 
-#define BESIDE_PID (1 << 20) /* behind the ranks of a trace */
+#define BESIDE_PID (1 << 20) /* process numbers of the simulated ranks begin here, behind the ranks of a real trace */
 
 /* --- timeline ----------------------------------------------------------------------------------------------------- */
 

@@ -3,15 +3,16 @@
  *
  * The simulation walks the programs that run. Every stream of one rank of each class takes its actions in order. An
  * action begins when its stream is free, its waits are over, the host has issued it and its partners are there. It
- * lasts as long as the cost model says. A SEND and its RECV begin together; so does the AGREE of all ranks. Members of
- * any other group are of one class, and one member stands for all. Programs of one pipeline are simulated together: for
- * each pp rank the class with the largest share.
+ * lasts as long as the cost model says. A SEND and its RECV begin together. The AGREE of all ranks begins together,
+ * too. Members of any other group are of one class, and one member stands for all. The programs of one pipeline are
+ * simulated together: for each pp rank, the program of the class with the largest share.
  *
- * Members work equally long only on average, and a collective begins when the last of n members has come. It comes
- * after the work before the collective, and E(n) standard deviations of this work. E(n) is the expected largest of n
- * values of a standard normal distribution (0.56, 1.03, 1.42 for 2, 4, 8; H. A. David, Order Statistics). Deviations of
- * successive actions are added, because what makes a rank slow lasts longer than an action. A collective that the
- * compute stream waited for brings the members together again. SEND and RECV have no spread. */
+ * Members work equally long only on average, and a collective begins when the last of n members has come. It comes E(n)
+ * standard deviations later than the mean, where the deviation is of the work before the collective. E(n) is the
+ * expected largest of n values of a standard normal distribution (0.56, 1.03, 1.42 for 2, 4, 8; H. A. David, Order
+ * Statistics). Deviations of successive actions are added, because what makes a rank slow lasts longer than an action.
+ * A collective that the compute stream waited for brings the members together again: the sum begins anew. SEND and RECV
+ * have no spread. */
 #ifndef TITAN_WORKER_PLAN_SIMULATE_H
 #define TITAN_WORKER_PLAN_SIMULATE_H
 
@@ -30,12 +31,12 @@ struct simulation_options {
 struct simulated_rank {
     const struct program *program;
     double *start, *end; /* of every action, s */
-    double *drift;       /* at the end of every action: standard deviation of the work since members were together, s */
+    double *drift;       /* after every action: standard deviation of the work since members were last together, s */
     double finish;       /* end of the last action */
     double compute;      /* s that the compute stream works */
-    double forward, backward;      /* parts of compute: forward; recomputation, dgrad and wgrad */
-    double first, last;            /* begin of the first and end of the last action of forward and backward */
-    double exposed[CHANNEL_COUNT]; /* s the compute stream stands still waiting for a transfer of this channel */
+    double forward, backward;      /* parts of `compute`; backward has recomputation, dgrad and wgrad */
+    double first, last;            /* begin of the first action, and end of the last action, of forward and backward */
+    double exposed[CHANNEL_COUNT]; /* s that the compute stream waits for a transfer of this channel */
     double bytes[CHANNEL_COUNT];   /* bytes that this rank sends (action_wire_bytes) */
 };
 
@@ -43,10 +44,11 @@ struct simulation {
     int n;
     struct simulated_rank *ranks;
     double step;   /* s, all ranks */
-    double bubble; /* share without compute from the earliest `first` to the latest `last`; mean over ranks */
+    double bubble; /* share of time without compute between earliest `first` and latest `last`; mean over ranks */
 };
 
-/* TITAN_EINVAL: the programs cannot run to their end. The error names a rank, the action it stands at, and why. */
+/* TITAN_EINVAL: the programs cannot run to their end. The error names a rank, the action where the rank stops, and the
+ * reason. */
 titan_status simulate(const struct simulation_options *options, struct simulation **ret,
                       struct titan_error *err) TITAN_MUST_USE;
 void simulation_close(struct simulation *s); /* NULL is fine */

@@ -14,7 +14,7 @@
 #define END "\n]}\n"
 #define TRACE_MAX ((size_t)256 << 20)
 
-/* Before every event but the first. */
+/* The text before an event: nothing before the first event. */
 static const char *comma(const struct buf *out)
 {
     return out->len >= 2 && out->data[out->len - 2] == '[' ? "" : ",\n";
@@ -43,8 +43,8 @@ void timeline_actions(struct buf *out, int pid, const struct program *p, double 
 
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
-        /* Ends are rounded, not lengths. So an action that begins where another ends does so in whole nanoseconds,
-         * too. */
+        /* Begin and end are rounded, not the length. So if one action begins where another ends, they still meet in
+         * whole nanoseconds. */
         const long long from = llround((zero + start[i]) * 1e9), to = llround((zero + end[i]) * 1e9);
         if (to <= from)
             continue;

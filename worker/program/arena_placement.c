@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena_placement.c - placement of buffers whose lifetimes are known beforehand.
+/* arena_placement.c - places buffers in memory; their lifetimes are known beforehand.
  *
- * Greedy and offline. Buffers come in order of size squared times lifetime. Each gets the lowest address that is free
- * during its lifetime (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). Large buffers then lie on
- * each other without holes, and small ones fill the gaps. Where this order wastes more than WASTE_MAX, plain order of
- * size is tried, too.
+ * The placement is greedy and offline. Buffers are placed in order of size squared times lifetime. Each gets the lowest
+ * address that is free during its lifetime (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). So
+ * large buffers lie on each other without holes, and small buffers fill the gaps. Where this order wastes more than
+ * WASTE_MAX, plain order of size is tried, too.
  *
  * Time is cut into slices on several levels, so that a search sees only buffers that live at the same time. Each slice
  * lists the buffers that touch it, by address. Slices of a level overlap by half, so that a lifetime of up to half a
- * slice lies in one slice. A buffer is placed by the list of the smallest slice that contains its lifetime. Let c of n
- * buffers be alive at a time. Then n/c slices on the lowest level make the whole take about n times c. */
+ * slice lies in one slice. A buffer is placed by the list of the smallest slice that contains its lifetime. If c of n
+ * buffers are alive at a time, the lowest level has n/c slices, and the whole placement takes about n times c. */
 #include "worker/program/arena_placement.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 
 #define LEVELS_MAX 16
 #define SPREAD 4       /* slices of a level for each slice of the level above */
-#define WASTE_MAX 1e-2 /* share above the bound that lifetimes set: more waste tries another order */
+#define WASTE_MAX 1e-2 /* more waste tries another order; share of the lower bound that lifetimes set */
 
 struct placed {
     size_t from, to; /* addresses */

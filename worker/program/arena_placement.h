@@ -12,7 +12,7 @@ static inline size_t arena_round_up(size_t bytes)
     return (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
 
-/* Sets offset of every buffer that is not external and has a life, and arena_bytes. Lifetimes must be known. */
+/* Sets arena_bytes, and `offset` of every buffer that is not external and is touched. Lifetimes must be known. */
 titan_status program_arena_place(struct program *p, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -11,7 +11,7 @@
 
 #define NONE (-1)
 
-/* Make room for one more entry; the first failure sticks. */
+/* Makes room for one more entry. false: it failed, or an earlier call did. */
 #define ROOM(e, what)                                                                                                  \
     ((e)->status == TITAN_OK &&                                                                                        \
      (VEC_RESERVE((e)->p->what, (e)->p->cap_##what, (e)->p->n_##what + 1) || ((e)->status = TITAN_ENOMEM, false)))
@@ -109,7 +109,7 @@ struct params_index {
     int slot[];
 };
 
-/* Slot where these parameters are, or would be. */
+/* Returns the slot where these parameters are, or where they would be put. */
 static int *find_params(const struct program *p, struct params_index *index, const struct op_params *q)
 {
     uint64_t hash = HASH_INIT;
@@ -134,7 +134,7 @@ static int intern_params(struct emitter *e, enum op op, const struct op_params *
     const uint32_t cap = index ? index->cap : 0;
     struct op_params q = {0};
 
-    if (params) { /* beyond the operation's own numbers a union may hold anything */
+    if (params) { /* behind the operation's own numbers, the union may hold anything */
         q = (struct op_params){.flags = params->flags, .dt = params->dt, .dt2 = params->dt2};
         memcpy(q.word, params->word, (size_t)op_words(op) * sizeof q.word[0]);
     }
@@ -233,7 +233,7 @@ void emit_operand(struct emitter *e, struct tensor t, enum access access)
 
 struct action *emit_last(struct emitter *e)
 {
-    if (e->status != TITAN_OK) /* nothing was written: somewhere to write to */
+    if (e->status != TITAN_OK) /* no action was written: the caller writes to this unused action */
         return &e->none;
     titan_assert(e->p->n_actions > 0);
     return &e->p->actions[e->p->n_actions - 1];
@@ -314,7 +314,7 @@ static void emit_checked(struct emitter *e, enum op op, const struct op_params *
     }
 }
 
-/* The struct that a writer is given begins with the operands. */
+/* Defines a function for each operation of ops.def. The struct that it takes begins with the operands. */
 #define UNUSED __attribute__((unused))
 #define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
     void emit_op_##name(struct emitter *e, const struct emit_##name *given)                                            \
@@ -522,7 +522,7 @@ void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data
         emit_transfer(e, OP_ALL_REDUCE, channel, &params, &data, 1);
 }
 
-/* In a group of one, a transfer to the caller's tensor is a copy. */
+/* In a group of one member, the input is copied to the caller's tensor. */
 void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in)
 {
     const int64_t n = group_size(e, channel);

@@ -2,7 +2,7 @@
 /* emit.h - writing a program: tensors that are views of buffers, and operations on them.
  *
  * Shapes are checked as operations are written. A mismatch is a bug of the caller and aborts with both shapes. Only a
- * lack of memory can fail at run time. The first failure sticks in emitter.status; every call after it does nothing.
+ * lack of memory can fail at run time. The first failure sticks in emitter.status; later calls do nothing.
  *
  * A tensor is a matrix (rows, cols) of a buffer with a row stride; vectors are (1, n) or (n, 1). Transfers need dense
  * tensors. */
@@ -35,15 +35,15 @@ titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter 
                        struct titan_error *err) TITAN_MUST_USE;
 
 /* --- buffers and views -------------------------------------------------------------------------------------------- */
-/* The buffer has e's unit and microbatch. */
+/* The buffer gets unit and microbatch of `e`. */
 int emit_buffer(struct emitter *e, enum buffer_kind kind, const char *name, size_t bytes);
 struct tensor emit_tensor(struct emitter *e, enum buffer_kind kind, const char *name, enum dtype dt, int64_t rows,
                           int64_t cols);
-/* The buffer from byte offset on as a dense matrix. */
+/* A dense matrix that begins at byte `offset` of the buffer. */
 struct tensor tensor_at(int buffer, size_t offset, enum dtype dt, int64_t rows, int64_t cols);
 struct tensor tensor_rows(struct tensor t, int64_t from, int64_t count);
 struct tensor tensor_cols(struct tensor t, int64_t from, int64_t count);
-/* Dense only: the same elements as other rows and columns. */
+/* The same elements in other rows and columns. t must be dense. */
 struct tensor tensor_reshape(struct tensor t, int64_t rows, int64_t cols);
 static inline bool tensor_exists(struct tensor t)
 {
@@ -77,11 +77,11 @@ size_t tensor_span(struct tensor t);
 /* Appends an action, unchecked. emit_operand() then adds its operands. params NULL: no numbers. */
 void emit_action(struct emitter *e, enum op op, const struct op_params *params);
 void emit_operand(struct emitter *e, struct tensor t, enum access access);
-/* The last action, to change what emit_action stamped. */
+/* The last action. Use it to change what emit_action() stamped. */
 struct action *emit_last(struct emitter *e);
 
 /* --- operations with writers by hand; outputs first --------------------------------------------------------------- */
-/* Which query sees which key. Without the three tensors, attention is causal within each of b sequences. */
+/* Which query sees which key. Without these tensors, attention is causal within each of b sequences. */
 struct attention_mask {
     struct tensor index, start, key_index;
 };
@@ -106,16 +106,17 @@ void emit_attention_dgrad(struct emitter *e, const struct attention_dtensors *d,
                           const struct attention_heads *heads, const struct attention_mask *mask);
 /* COPY, or COPY_2D if strided; dst may have a multiple of src's rows (device.h: repeat). */
 void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
-/* PACK: n gradients, each of a whole unit, cut into slices for `owners` owners. */
+/* PACK: cuts n gradients, each of a whole unit, into slices for `owners` owners. */
 void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gradients, int n, int64_t owners);
 /* OPTIMISE: state, shard and gradient of each of n units, OP_PARTS at most. */
 void emit_optimise(struct emitter *e, const struct tensor (*units)[UPDATE_OPERANDS], int n);
 
 /* --- transfers: on the stream of their channel -------------------------------------------------------------------- */
-/* A group of one member: emit_all_gather() writes nothing and returns its input. So callers need no branch:
+/* In a group of one member, emit_all_gather() writes nothing and returns its input. So callers need no branch:
  *   y = emit_all_gather(e, CHANNEL_TP, BUF_ACTIVATION, "name", x)
- * In a group of n members y is a new buffer of the given kind with n times the rows. emit_reduce_scatter() is alike.
- * emit_all_to_all() and emit_shift() get the output from the caller. With one member they copy the input to it. */
+ * In a group of n members y is a new buffer of the given kind with n times the rows. emit_reduce_scatter() works the
+ * same way. emit_all_to_all() and emit_shift() get the output from the caller. In a group of one member they copy the
+ * input to the output. */
 struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
                               struct tensor in);
 /* Gathers two tensors in one launch, as bytes, into the caller's outputs. The group has several members. */
@@ -125,7 +126,7 @@ struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum 
                                   struct tensor in);
 void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data);
 void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in);
-/* Rows that come from the ranks of a group, or go to them, and how many of each rank. */
+/* Rows that come from the ranks of a group, or go to them, and the number of rows for each rank. */
 struct counted_rows {
     struct tensor rows, counts;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops.c - what ops.def says of any operation. */
+/* ops.c - functions that tell what ops.def has about any operation. */
 #include "worker/program/ops.h"
 
 #include "base/cleanup.h"
@@ -60,7 +60,7 @@ bool op_params_same(enum op op, const struct op_params *a, const struct op_param
            memcmp(a->word, b->word, (size_t)op_words(op) * sizeof a->word[0]) == 0;
 }
 
-/* Declares an operation's numbers by their names. Not every expression reads every number. */
+/* Declares an operation's numbers by their names. UNUSED, because not every expression reads every number. */
 #define UNUSED __attribute__((unused))
 #define BEGIN(name)                                                                                                    \
     const struct op_##name *const own UNUSED = &params->name;                                                          \

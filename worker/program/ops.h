@@ -16,7 +16,7 @@ enum op {
     OP_COUNT
 };
 
-/* What an operation's time depends on. The last two meet other ranks. */
+/* What an operation's time depends on. The last two classes involve other ranks. */
 enum op_class {
     OP_CLASS_MEMORY,    /* the bytes that it touches */
     OP_CLASS_PRODUCT,   /* flops of matrix products, at their efficiency */
@@ -30,27 +30,27 @@ enum op_class {
 enum op_flag {
     OP_TA = 1, /* a of a product is transposed */
     OP_TB = 2,
-    OP_ADD_TO = 4, /* the first operand is added to */
+    OP_ADD_TO = 4, /* the result is added to the first operand */
     OP_F32 = 8,    /* the result is fp32, whatever the operands are */
     OP_BACKWARD = 16,
     OP_MASKED = 32,
     OP_NO_GRADIENT = 64,
     OP_SIGMOID = 128,
     OP_NORMALIZE = 256,
-    OP_ANY_ORDER = 512, /* attention_order of device.h; with neither this nor OP_REPEATABLE: fixed */
-    OP_F8 = 1024, /* a product's operands become float8: e4m3 with one scale each, unless other flags change that */
+    OP_ANY_ORDER = 512, /* attention_order of device.h: any; OP_REPEATABLE: repeatable; neither: fixed */
+    OP_F8 = 1024, /* a product's operands become float8: e4m3 with one scale each, unless other flags change this */
     OP_F8_A_E5M2 = 2048,
     OP_F8_A_LINES = 4096, /* a scale for each line along k */
     OP_F8_B_LINES = 8192,
     OP_F8_POWER = 16384, /* scales are powers of two */
     OP_REPEATABLE = 32768,
-    OP_F8_B_CODES = 65536,   /* b is e4m3 codes; their one scale is an operand */
-    OP_ROUND_ROBIN = 131072, /* ROUTE: experts in turn, whatever the scores */
+    OP_F8_B_CODES = 65536,   /* b is e4m3 codes with one scale, which is an operand */
+    OP_ROUND_ROBIN = 131072, /* ROUTE: experts are chosen in turn, whatever the scores */
     OP_BY_RANK = 262144,     /* rows for experts stay apart by the rank that sent them */
     OP_F8_BLOCKS = 524288,   /* MXFP8: a scale for each block of a line along k */
     OP_BIASED = 1048576,     /* ROUTE: experts have biases */
-    OP_KEEP = 2097152,       /* COMBINE_ROWS: rows that get nothing stay as they are */
-    OP_OFFSET = 4194304,     /* norms: gains are stored less 1 */
+    OP_KEEP = 2097152,       /* COMBINE_ROWS: rows to which nothing is added stay as they are */
+    OP_OFFSET = 4194304,     /* norms: a stored gain is the gain minus 1 */
     OP_GELU = 8388608        /* SWIGLU: GELU in place of SiLU */
 };
 
@@ -80,10 +80,11 @@ struct op_params {
 #include "worker/program/ops.def"
     };
     uint32_t flags;
-    uint8_t dt, dt2; /* type of the data; type of a CAST's other side */
+    uint8_t dt, dt2; /* dt: type of the data; dt2: type of the other side of a CAST */
 };
 
-/* Index of an operand by its name: OPERAND_OF(matmul, a) is 1. It holds for operands before the first optional one. */
+/* Index of an operand by its name: OPERAND_OF(matmul, a) is 1. It is right only for operands before the first optional
+ * operand. */
 #define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
     struct op_##name##_operands {                                                                                      \
         operands                                                                                                       \
@@ -98,12 +99,12 @@ const char *op_name(enum op op);
 enum op_class op_class(enum op op);
 bool op_is_collective(enum op op);
 bool op_is_transfer(enum op op); /* collective, SEND or RECV */
-/* Names of an operation's numbers in the order of op_params.word, each with a blank behind it. NULL: the numbers are
- * parts. */
+/* Names of an operation's numbers in the order of op_params.word, each followed by a blank. NULL: the operation has
+ * parts instead of named numbers. */
 const char *op_numbers(enum op op);
 /* How many words of op_params the operation uses. */
 int op_words(enum op op);
-/* Have two actions that are both `op` the same flags, types and words of the operation? */
+/* Do two actions of operation `op` have the same flags, types and words? */
 bool op_params_same(enum op op, const struct op_params *a, const struct op_params *b);
 /* FLOPs of a product or of attention; 0 for others. Causal attention counts the visible half. */
 double op_flops(enum op op, const struct op_params *params);
@@ -130,12 +131,12 @@ struct operand_form {
     int64_t rows, cols, ld;
 };
 
-/* Fills in the forms of an operation's operands, the first FORMS_MAX of them. given: operands that the action has;
- * members: size of a collective's group. Returns how many operands the operation takes: `given` where that number is
- * right. */
-#define FORMS_MAX 130 /* PACK has the most: twice the depth of a tree, and one */
+/* Fills in the forms of an operation's operands, the first FORMS_MAX of them. given: number of operands that the action
+ * has; members: size of a collective's group. Returns how many operands the operation takes; this is `given` if the
+ * action has the right number. */
+#define FORMS_MAX 130 /* PACK has the most operands: twice the depth of a tree, plus one */
 int op_forms(enum op op, const struct op_params *params, int members, int given, struct operand_form ret[FORMS_MAX]);
-/* Bytes from a form's first to its last element. SIZE_MAX: the form's numbers do not tell. */
+/* Bytes from a form's first to its last element. SIZE_MAX: unknown from the form's numbers. */
 size_t form_bytes(const struct operand_form *form);
 
 #endif

@@ -70,7 +70,7 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
 
     if (!op_is_transfer((enum op)a->op))
         return 0;
-    if (a->op == OP_ALL_TO_ALL_V) { /* the operand has room for more than is sent, and the counts are not sent */
+    if (a->op == OP_ALL_TO_ALL_V) { /* an operand has room for more than is sent; the counts are not sent */
         const struct op_all_to_all_v *v = &action_params(p, a)->all_to_all_v;
         return (size_t)(v->bytes * v->rows);
     }
@@ -205,8 +205,8 @@ static void find_lifetimes(struct program *p)
     }
 }
 
-/* Walks over the actions: a buffer's bytes are added at its first action and taken off after its last. Both actions
- * touch the buffer, so the walk needs no list of births and deaths. */
+/* Walks over the actions. A buffer's bytes are added at the first action that touches it and subtracted after the last.
+ * Both actions have the buffer as an operand, so the walk needs no list of births and deaths. */
 size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action)
 {
     size_t by_kind[MEMORY_COUNT] = {0}, most[MEMORY_COUNT] = {0}, now = 0, peak = 0;
@@ -252,7 +252,7 @@ titan_status program_finish(struct program *p, struct titan_error *err)
 
 /* --- hash --------------------------------------------------------------------------------------------------------- */
 
-/* How much scratch a kernel takes depends on the device, and on its threads. */
+/* Leaves out scratch: its size depends on the device and on its threads. */
 static size_t hashed_bytes(const struct program *p, int buffer, size_t bytes)
 {
     titan_assert(buffer >= 0 && buffer < p->n_buffers);
@@ -271,8 +271,8 @@ uint64_t program_hash(const struct program *p)
                                  a->stage, a->microbatch, a->n_operands, q->flags,   q->dt,   q->dt2};
         for (size_t k = 0; k < ARRAY_SIZE(words); k++)
             hash = hash_word(hash, (uint64_t)words[k]);
-        /* Attention's last number, the cap of scores, came later. Programs without a cap keep the hashes that they
-         * had. */
+        /* The last number of attention, the cap of scores, was added later. It is not hashed if there is no cap, so
+         * that older programs keep their hashes. */
         int n = op_words((enum op)a->op);
         n -= (a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD) && q->word[n - 1] == 0;
         for (int k = 0; k < n; k++)
@@ -320,8 +320,8 @@ int program_sync_point(const struct program *p)
 {
     for (int i = 0; i < p->n_actions && p->mesh.world > 1; i++) {
         const struct action *a = &p->actions[i];
-        /* Does this rank get a part from every member? SHIFT brings one neighbour's part. ALL_TO_ALL_V may bring no
-         * rows. */
+        /* Does this rank get a part from every rank? SHIFT brings a part of only one neighbour, and ALL_TO_ALL_V may
+         * bring no rows. */
         if (op_is_collective((enum op)a->op) && a->op != OP_SHIFT && a->op != OP_ALL_TO_ALL_V &&
             mesh_group_size(&p->mesh, channel_group((enum channel)a->channel)) == p->mesh.world)
             return i;

@@ -2,13 +2,14 @@
 /* program.h - one training step of one rank as data: operations over buffers.
  *
  * The host issues the actions in array order. Each action is enqueued on its stream and runs in that stream's order.
- * Between streams only the declared waits order actions. A buffer is memory with a lifetime: from the first action that
- * touches it to the last. Buffers of the arena share memory when their lifetimes do not overlap. External buffers
- * belong to others: the training state, tables, data from the host.
+ * Actions of different streams are ordered only by the declared waits. A buffer is memory with a lifetime, from the
+ * first to the last action that touches it. Buffers of the arena share memory when their lifetimes do not overlap.
+ * External buffers do not belong to the program: the training state, tables, data from the host.
  *
- * Ranks of one program class have the same program. They share the pp coordinate and the number of microbatches
- * (canonical: the microbatches). Nothing in the program depends on the other coordinates. The executor fills in what
- * does: which samples, which rows of the vocabulary, where this rank's numbers stand in the statistics.
+ * Ranks of one program class have the same program. They have the same pp coordinate and the same number of
+ * microbatches (canonical: the same microbatches). Nothing in the program depends on the other coordinates. What
+ * depends on them comes from the executor: which samples, which rows of the vocabulary, and where this rank's numbers
+ * stand in the statistics.
  *
  * The model (model/block.h) and the builder (build.h) write programs through emit.h. Passes change them, check.h proves
  * the programs of all classes, exec/ executes them. */
@@ -26,7 +27,7 @@
 #include "worker/tensor/layout.h"
 #include "worker/tensor/mesh.h"
 
-/* What a part of the step is for. Timelines and the bubble go by phase. */
+/* What a part of the step is for. Timelines and the measured bubble use the phase. */
 enum phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_DGRAD, PHASE_WGRAD, PHASE_REDUCE, PHASE_UPDATE, PHASE_COUNT };
 
 /* X(name, external, kind of memory in reports) */
@@ -40,12 +41,12 @@ enum memory_kind {
     MEMORY_COUNT
 };
 #define BUFFER_KINDS(X)                                                                                                \
-    X(SHARD, true, MEMORY_PARAMETERS) /* this rank's range of a unit in the compute type; gathers send it */           \
+    X(SHARD, true, MEMORY_PARAMETERS) /* this rank's range of a unit, in the compute type; gathers send this buffer */ \
     X(STATE, true, MEMORY_OPTIMIZER)  /* masters and moments of the same range */                                      \
     X(STATE_HOST, true, MEMORY_HOST)  /* STATE in host memory (offload) */                                             \
     X(TABLE, true, MEMORY_BUFFERS)    /* static: see enum table */                                                     \
     X(BIAS, true, MEMORY_BUFFERS)     /* expert biases of a unit */                                                    \
-    X(OUTPUT, true, MEMORY_BUFFERS)   /* what a caller without a training state wants back: logits, losses */          \
+    X(OUTPUT, true, MEMORY_BUFFERS)   /* results for a caller without a training state: logits, losses */              \
     X(FULL, false, MEMORY_PARAMETERS)                                                                                  \
     X(TOKENS, false, MEMORY_BUFFERS)                                                                                   \
     X(ACTIVATION, false, MEMORY_ACTIVATIONS)                                                                           \
@@ -75,7 +76,7 @@ enum table {
     TABLE_COUNT
 };
 
-/* A point-to-point channel has a stream for each direction: sends and receives do not wait for each other. */
+/* A point-to-point channel has a stream for each direction, so that sends and receives do not wait for each other. */
 enum stream_id {
     STREAM_COMPUTE,
     STREAM_GATHER,
@@ -87,7 +88,7 @@ enum stream_id {
     STREAM_COUNT = STREAM_RECV + CHANNEL_COUNT - CHANNEL_FORWARD_NEXT
 };
 
-/* Part of a buffer. A strided view covers from its first to its last element. */
+/* Part of a buffer. The part of a strided view reaches from its first to its last element. */
 struct operand {
     int buffer;
     uint32_t access;
@@ -98,7 +99,7 @@ struct action {
     uint16_t op;
     uint8_t stream, phase;
     int8_t channel;  /* collectives, SEND, RECV; -1 none */
-    bool signal;     /* an action on another stream waits for it */
+    bool signal;     /* an action on another stream waits for this action */
     int16_t peer;    /* SEND, RECV: pp rank */
     int unit, stage; /* -1 where none */
     int microbatch;  /* slot in this rank's share, -1 where none */
@@ -113,12 +114,12 @@ struct buffer {
     int unit;         /* or table; -1 where none */
     int microbatch;   /* slot; -1 where none */
     size_t bytes;
-    size_t offset;   /* in the arena; not for external ones */
+    size_t offset;   /* offset in the arena; external buffers have none */
     int first, last; /* first and last action that touch it; -1: none */
 };
 
-/* Canonical summation across ranks. In this order, received slice `left` += received slice `right`. Slice `root` ends
- * as the sum. */
+/* Canonical summation across ranks. The additions run in array order: received slice `left` += received slice `right`.
+ * At the end, slice `root` is the sum. */
 struct tree_add {
     int left, right;
 };
@@ -129,12 +130,12 @@ struct tree_sum {
     int root;
 };
 
-/* A step's statistics: doubles, all-reduced over the world. One rank contributes a number, or several where it is a
- * sum; the other ranks add zero. The layout is the same on all ranks.
+/* A step's statistics: doubles, all-reduced over the world. A number comes from one rank, or from several ranks where
+ * it is a sum. All other ranks add zero. The layout is the same on all ranks.
  *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
- *   counts [cp][microbatches]  tokens counted
- *   commands [STATISTICS_COMMANDS]  bits: a command that any rank was given or reports (worker/epoch/due.h)
- *   values [world][STATISTICS_VALUES]  what each rank reports of its step so far; from STATISTICS_SAID on the
+ *   counts [cp][microbatches]  number of counted tokens
+ *   commands [STATISTICS_COMMANDS]  bits: commands that any rank was given or reports (worker/epoch/due.h)
+ *   values [world][STATISTICS_VALUES]  what each rank reports of its step so far; from STATISTICS_SAID on, the
  *                              numbers that EXPERT_ROUNDS adds
  *   masters [units]            sums of squares of the masters before the step; 0 where not asked for
  *   checks [units]             not finite where the unit's input was not finite
@@ -146,17 +147,17 @@ struct tree_sum {
  *   drops [layers with experts] rows that experts had no room for; a sum over ranks
  *   expert_tokens              at layout_bias_offset: how often each expert was chosen; a sum over ranks */
 #define STATISTICS_COMMANDS 4
-/* In milliseconds. A rank's step begins when the rank leaves the agreement of the step before. STATISTICS_WAITED is NaN
- * where it was not measured. */
+/* Times are in milliseconds. A rank's step begins when the rank leaves the agreement of the previous step.
+ * STATISTICS_WAITED is NaN if it was not measured. */
 enum statistics_value {
     STATISTICS_ARRIVED,    /* from the step's begin until the rank came to the agreement */
-    STATISTICS_WAITED,     /* part of this time spent on transfers, and so on waiting for other ranks */
+    STATISTICS_WAITED,     /* the part of STATISTICS_ARRIVED spent on transfers, and so on waiting for other ranks */
     STATISTICS_DATA,       /* part spent on samples */
     STATISTICS_CHECKPOINT, /* part spent on checkpoints */
     STATISTICS_MEMORY,     /* bytes: the rank's peak since its epoch began; 0: not known */
     STATISTICS_SAID,
-    STATISTICS_ROUNDS = STATISTICS_SAID, /* rounds of experts after the first of each layer and microbatch */
-    STATISTICS_ROWS, /* most rows that its experts got of one layer and microbatch; 0: not counted */
+    STATISTICS_ROUNDS = STATISTICS_SAID, /* experts' rounds after the first round of each layer and microbatch */
+    STATISTICS_ROWS, /* most rows that this rank's experts got in one layer and microbatch; 0: not counted */
     STATISTICS_VALUES
 };
 struct step_statistics {
@@ -171,9 +172,9 @@ struct step_statistics {
 struct program {
     /* --- which ranks it is for */
     int pp_rank;
-    int64_t share;     /* microbatches of its data-parallel rank; slots 0..share-1 */
+    int64_t share;     /* microbatches of the program's data-parallel rank; slots 0..share-1 */
     int64_t share_max; /* largest share of any rank */
-    int64_t rows_even; /* even share of a microbatch's rows for one rank's experts; 0: no experts */
+    int64_t rows_even; /* rows of a microbatch that one rank's experts get in an even share; 0: no experts */
     struct mesh mesh;
     const struct layout *layout; /* borrowed */
     struct step_statistics statistics;
@@ -187,7 +188,7 @@ struct program {
     struct action *actions;
     struct buffer *buffers;
     struct operand *operands;
-    struct op_params *params; /* distinct ones only */
+    struct op_params *params; /* each distinct value once */
     int *waits;
     void *params_index; /* private to emit.c */
     size_t arena_bytes;
@@ -202,11 +203,11 @@ const char *memory_kind_name(enum memory_kind kind);
 const char *program_stream_name(enum stream_id stream);
 /* Bytes this rank hands to the communicator. */
 size_t action_sent_bytes(const struct program *p, const struct action *a);
-/* Bytes that leave this rank, where collectives go round a ring (Thakur et al. 2005). The rank's part for itself stays.
- * What is gathered or summed for others passes on. 0 in a group of one. */
+/* Bytes that leave this rank, where collectives go round a ring (Thakur et al. 2005). The rank's part for itself is not
+ * counted. Data that the rank passes on for others is counted. 0 in a group of one. */
 double action_wire_bytes(const struct program *p, const struct action *a);
 
-/* Hash of the places in the arena that collectives read and write. */
+/* Hash of the places in the arena that collectives read or write. */
 uint64_t program_collectives_hash(const struct program *p);
 
 static inline const struct operand *action_operands(const struct program *p, const struct action *a)
@@ -225,17 +226,17 @@ int64_t statistics_norms(const struct step_statistics *statistics, const struct 
 
 void program_close(struct program *p); /* NULL is fine */
 /* Fills lifetimes, places the arena, derives waits and signals. Call it when all actions are written, and again after a
- * pass. Waits follow from the parts of buffers that actions touch and from memory that is used again. Near-linear in
- * actions: 10^6 actions take a few seconds. */
+ * pass. Waits follow from the parts of buffers that actions touch and from memory that is used again. Time is
+ * near-linear in actions: 10^6 actions take a few seconds. */
 titan_status program_finish(struct program *p, struct titan_error *err) TITAN_MUST_USE;
-/* Fills lifetimes only. Returns the most bytes of arena buffers alive at once: a lower bound of arena_bytes without a
- * placement. ret_by_kind (MEMORY_COUNT; NULL is fine): these bytes by kind. *ret_action: the action at which they are
- * alive. */
+/* Fills lifetimes only. Returns the largest number of bytes of arena buffers that are alive at once. This is a lower
+ * bound of arena_bytes, found without a placement. ret_by_kind (MEMORY_COUNT; NULL is fine): these bytes by kind.
+ * *ret_action: the action at which they are alive. */
 size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
-/* The first action that cannot end on this rank before every other rank has begun the same step. It is a collective of
- * all ranks, AGREE at the latest. -1: the rank is alone. */
+/* Index of the first action that cannot end on this rank before every other rank has begun the same step. Such an
+ * action is a collective of all ranks, AGREE at the latest. -1: the rank is alone. */
 int program_sync_point(const struct program *p);
-/* Hash of the actions with their operands, streams and order: two programs with one hash do the same. The hash leaves
+/* Hash of the actions with their operands, streams and order: programs with the same hash do the same. The hash leaves
  * out sizes of scratch, which depend on the device and its threads. It leaves out places in the arena and waits, which
  * follow from the rest. The canonical sums (sum, sum_experts) and the layout follow from the recipe and are left out,
  * too. */

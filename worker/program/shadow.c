@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shadow.c - segments of memory and their last accesses. */
+/* shadow.c - keeps segments of memory and their last accesses. */
 #include "worker/program/shadow.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static int take_segment(struct shadow *s)
 {
     titan_assert(s->unused != NONE || s->n_pool < s->cap_pool);
     if (s->unused == NONE)
-        return s->n_pool++; /* room was made beforehand */
+        return s->n_pool++; /* make_room() has made room */
     const int i = s->unused;
     s->unused = s->pool[i].write;
     return i;
@@ -33,7 +33,7 @@ static void give_segment(struct shadow *s, int i)
     s->unused = i;
 }
 
-/* Makes room for two cuts. */
+/* Makes room for the new segments of two cuts. */
 static bool make_room(struct shadow *s)
 {
     int cap = s->cap;
@@ -41,7 +41,7 @@ static bool make_room(struct shadow *s)
            VEC_RESERVE(s->pool, s->cap_pool, s->n_pool + 4);
 }
 
-/* The segment that begins at an address. A segment is cut there if need be. */
+/* Returns the segment that begins at an address, and cuts a segment there if necessary. */
 static int cut_at(struct shadow *s, size_t address)
 {
     int low = 0, high = s->n - 1; /* last segment with start <= address */
@@ -92,7 +92,7 @@ bool shadow_touch(struct shadow *s, int action, const struct operand *o, void (*
             g->read[stream] = action;
         }
     }
-    if (writes) { /* the segments become one */
+    if (writes) { /* a write covers all of these segments: they become one */
         if (to - from > 1) {
             const size_t behind = (size_t)(s->n - to);
             for (int k = from + 1; k < to; k++)

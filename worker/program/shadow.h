@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shadow.h - what touched each byte of a program's memory last, on every stream.
+/* shadow.h - knows which action of every stream was the last to touch each byte of a program's memory.
  *
  * All memory is one range of addresses: the arena, then the external buffers. The range is cut into segments. A segment
- * has its last write and, for every stream, the last read since that write. An access must come after the last write of
- * what it touches. A write must come after the reads, too. Memory that is used again needs no rule of its own: the
- * first write of the next owner meets the last accesses of the owner before. */
+ * has its last write and, for every stream, the last read since this write. An access must come after the last write to
+ * the segments that it touches. A write must also come after the reads. Memory that is used again needs no rule of its
+ * own: the first write of the new owner comes after the last accesses of the old owner. */
 #ifndef TITAN_WORKER_PROGRAM_SHADOW_H
 #define TITAN_WORKER_PROGRAM_SHADOW_H
 
@@ -24,8 +24,8 @@ struct shadow {
 /* Buffers must be placed. false: out of memory. Call shadow_free() in any case. */
 bool shadow_init(struct shadow *s, const struct program *p);
 void shadow_free(struct shadow *s);
-/* Calls before() for the actions that must be over when `action` touches the operand, then notes the access. Some of
- * these actions may be on the same stream, or implied by others. false: out of memory. */
+/* Calls before() for each action that must be over when `action` touches the operand, then notes the access. Some of
+ * these actions may be on the same stream as `action`, or may be implied by others. false: out of memory. */
 bool shadow_touch(struct shadow *s, int action, const struct operand *o, void (*before)(void *arg, int earlier),
                   void *arg);
 

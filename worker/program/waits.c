@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* waits.c - hazards between streams.
  *
- * shadow.h says which actions must come before an action. Each stream has a clock: for every stream, the last action
- * that it knows to be over. A wait takes over all that the signalling action's stream knew. So most hazards are ordered
- * already when they are met. */
+ * shadow.h finds the actions that must come before an action. Each stream has a clock: for every other stream, the last
+ * action that is known to be over. After a wait, a stream also knows all that was known to the stream of the signalling
+ * action. So most hazards are already ordered when they are found. */
 #include "worker/program/waits.h"
 
 #include <stdlib.h>
@@ -22,12 +22,12 @@ struct clock {
 struct hazards {
     struct program *p;
     struct shadow shadow;
-    struct clock need; /* what the current action must come after */
+    struct clock need; /* actions that must be over before the current action */
     struct clock now[STREAM_COUNT];
-    int version[STREAM_COUNT]; /* index in clocks of each stream's `now` */
+    int version[STREAM_COUNT]; /* index in `clocks` of each stream's `now` */
     struct clock *clocks;
     int n_clocks, cap_clocks;
-    int *at; /* per action: index in clocks of its stream's clock when it was issued */
+    int *at; /* per action: index in `clocks` of the clock that its stream had when the action was issued */
 };
 
 static void hazards_free(struct hazards *h)
@@ -69,7 +69,7 @@ titan_status waits_derive(struct program *p, struct titan_error *err)
 
         a->wait = p->n_waits;
         for (;;) {
-            int latest = NONE; /* needed and not known to be over: it is likely to bring the others along */
+            int latest = NONE; /* a wait for the latest needed action is likely to cover the others */
             for (int s = 0; s < STREAM_COUNT; s++)
                 if (h.need.done[s] > now->done[s])
                     latest = MAX(latest, h.need.done[s]);
