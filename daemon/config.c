@@ -294,7 +294,7 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
     struct toml_value *root = NULL;
     titan_status status = file_read(path, CONFIG_FILE_MAX, &text, err);
     if (status ==
-        /* "not found" is for jobs, nodes and checkpoints; a unit that exits with it is restarted */
+        /* "not found" is for jobs, nodes and checkpoints; a unit that exits with this status is restarted */
         TITAN_ENOTFOUND) {
         status = TITAN_EINVAL;
         if (err)
@@ -462,8 +462,8 @@ static titan_status resolve_transport(struct daemon_config *c, struct titan_erro
     for (int i = 0; i < c->n_listen; i++)
         TRY(config_transport(c, c->listen[i], &tls, err));
 
-    /* With TLS agents have their own port. Unless the file sets the address, the port follows that of the first TCP
-     * address of listen. */
+    /* With TLS agents have their own port. If the file does not set their address, it is the first TCP address of
+     * `listen`, with the next port. */
     if (c->role != ROLE_COORDINATOR || !strcmp(c->agents_listen, "off")) {
         c->agents_listen[0] = '\0';
         return TITAN_OK;

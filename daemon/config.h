@@ -21,13 +21,13 @@
 
 /* Times of failure detection (docs/membership.md), all in milliseconds. */
 struct detection {
-    uint32_t heartbeat_ms;    /* agents send one at least this often */
+    uint32_t heartbeat_ms;    /* agents send a heartbeat at least this often */
     uint32_t suspect_ms;      /* silence after which other nodes probe a node */
     uint32_t confirm_ms;      /* how long they probe */
     uint32_t node_timeout_ms; /* silence after which a node without probing peers is lost */
     uint32_t reachable_ms;    /* silence after which a node that others reach is lost */
     uint32_t away_ms;         /* a coordinator that gives no answer for this long is away */
-    uint32_t leader_lease_ms; /* how long agents run and decide without a coordinator; 0 = the profile's */
+    uint32_t leader_lease_ms; /* how long agents run and decide without a coordinator; 0 = the profile's value */
     uint32_t hang_floor_ms;   /* a worker that stands still for less time is not hanging */
 };
 
@@ -38,7 +38,8 @@ struct daemon_config {
     bool help, version;  /* requested; nothing else is checked then */
     char file[PATH_MAX]; /* "" = none */
     char state_dir[PATH_MAX];
-    char jobs_dir[PATH_MAX];  /* absolute; "" = jobs/ in the state directory. Agents get theirs from the coordinator */
+    /* absolute; "" = jobs/ in the state directory. Agents get the path from the coordinator */
+    char jobs_dir[PATH_MAX];
     char head_file[PATH_MAX]; /* coordinator: absolute; "" = none */
     enum log_level log_level;
     bool insecure;        /* TCP without TLS, for listening and to the coordinator */
@@ -54,7 +55,8 @@ struct daemon_config {
     char node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
     char worker[PATH_MAX]; /* "" = beside titand */
     char spawnd[108],
-        /* spawnd: titan-spawnd's socket; "" = as titand's user. default_user: for jobs without a user here */
+        /* spawnd: titan-spawnd's socket; "" = workers run as titand's user. default_user: for jobs whose user this node
+         * does not have */
         default_user[256];
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = address with a free port */
     char worker_ports[32];             /* "30000-30999"; "" = any */
@@ -75,7 +77,7 @@ struct daemon_config {
     struct paths_options paths;
     bool allow_root;    /* allow jobs to run as root */
     bool adopt_state;   /* accept a state directory copied from another */
-    bool stop_workers;  /* stop workers at SIGTERM; else they are left to the next agent */
+    bool stop_workers;  /* stop workers at SIGTERM; otherwise they are left to the next agent */
     bool ephemeral;     /* agent: the coordinator may delete the node's record when the node is gone */
     bool drain_on_term; /* at SIGTERM, first move workers to other nodes */
 };
@@ -87,7 +89,7 @@ const char *daemon_role_name(enum daemon_role role);
 titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The defaults of [authorization]. */
 titan_status config_auth_default(struct auth_options *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Reads a config file; its values replace those of config. err: "path:line: ...". */
+/* Reads a config file; the file's values replace the values in config. err: "path:line: ...". */
 titan_status config_load(struct daemon_config *config, const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Does systemd run titand as a service, with its own folder for sockets (RUNTIME_DIRECTORY)? Every user of the machine
  * may connect then. */

@@ -29,8 +29,8 @@ static bool socket_address(int fd, char out[CONFIG_TEXT_MAX])
     return snprintf(out, CONFIG_TEXT_MAX, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port) < CONFIG_TEXT_MAX;
 }
 
-/* Receives heartbeats as datagrams at an address of sessions. Only for TCP, and only if the coordinator has its own
- * process. */
+/* Receives heartbeats as datagrams at an address where sessions connect. Only for TCP, and only if the coordinator has
+ * its own process. */
 static titan_status listen_for_heartbeats(const struct listeners *l, const char *address, struct titan_error *err)
 {
     if (!strncmp(address, "unix:", 5) || l->config->role != ROLE_COORDINATOR)
@@ -43,8 +43,8 @@ static titan_status listen_for_heartbeats(const struct listeners *l, const char 
     return TITAN_OK;
 }
 
-/* Opens the agents' listeners: their queue and port are separate from the clients'. Agents that joined before this port
- * existed keep the clients' address. out: the port's address as a line; "" = no port. */
+/* Opens the agents' listeners, which have a queue and a port of their own. Agents that joined before this port existed
+ * keep the clients' address. out: the port's address as a line; "" = no port. */
 static titan_status listen_for_agents(const struct listeners *l, char out[AGENTS_LINE], struct titan_error *err)
 {
     titan_assert(l->config->agents[0]);
@@ -74,8 +74,8 @@ titan_status listeners_open(const struct listeners *l, struct buf *ret_addresses
     titan_assert(ret_addresses->len == 0);
     char path[PATH_MAX + 32], agents[AGENTS_LINE];
 
-    /* The service manager's sockets outlive the daemon: clients that connect meanwhile wait instead of being refused.
-     */
+    /* The service manager's sockets outlive the daemon: clients that connect while there is no daemon wait instead of
+     * being refused. */
     int first, n = notify_sockets(&first);
     for (int fd = first; fd < first + n; fd++) {
         char address[CONFIG_TEXT_MAX];

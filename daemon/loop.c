@@ -50,9 +50,10 @@
 #define JOIN_WAIT_MS 60000         /* how long a join waits for the coordinator */
 #define TRIM_MS 5000               /* interval of attempts to return memory */
 #define LEAVE_POLL_MS 20           /* interval of checks whether the workers are gone */
-#define CPU_READ_NS 1000000        /* interval of reads: too expensive for each of 10,000 iterations a second */
-#define SLOW_ITERATION_MS 1000     /* a longer iteration of the loop is logged */
-#define STATUS_MS 1000             /* interval of checks whether the service manager's status line changed */
+/* interval of reads, because a read is too expensive for each of 10,000 iterations a second */
+#define CPU_READ_NS 1000000
+#define SLOW_ITERATION_MS 1000 /* a longer iteration of the loop is logged */
+#define STATUS_MS 1000         /* interval of checks whether the service manager's status line changed */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
 enum { N_SIGNALS = ARRAY_SIZE(handled_signals) };
@@ -71,9 +72,10 @@ struct titand {
     uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
     uv_prepare_t prepare;
     uint64_t iteration_ns, iteration_idle_ns; /* end of the last iteration of the loop */
-    uint64_t cpu_ns, cpu_read_ns;             /* the thread's CPU time, read at most CPU_READ_NS before that end */
-    int due_ms;                               /* time from that end to the next timer; -1 = no timer */
-    uint64_t leaves_at;                       /* time of the first stop signal, in the loop's time */
+    /* the thread's CPU time, read at most CPU_READ_NS before the iteration's end */
+    uint64_t cpu_ns, cpu_read_ns;
+    int due_ms;         /* time from the iteration's end to the next timer; -1 = no timer */
+    uint64_t leaves_at; /* time of the first stop signal, in the loop's time */
     uint64_t started_at;
     bool serving;
     bool resident;        /* its pages stay in memory when memory is short */
@@ -105,7 +107,7 @@ static void on_coordinator_closed(void *data)
     rpc_server_free(d->agents);
     rpc_server_free(d->server);
     d->server = d->agents = NULL;
-    close_handles(d); /* these are the last handles: the loop ends */
+    close_handles(d); /* these are the last handles, so the loop ends */
 }
 
 static void on_server_down(void *data)
@@ -286,7 +288,7 @@ static void on_ready_poll(uv_timer_t *timer)
 }
 
 /* --- start -------------------------------------------------------------------------------------------------------- */
-/* These functions log no failures: main() prints one line for a failed start. */
+/* These functions log no failures, because main() prints one line for a failed start. */
 
 static titan_status open_coordinator(struct titand *d, struct titan_error *err)
 {
@@ -329,7 +331,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
         TRY(config_transport(d->config, d->config->listen[i], &tls, err));
     if (tls)
         TRY(coordinator_identity(d->coordinator, tls, err));
-    /* Under a service manager every user may connect: roles limit what each may do. All agents run as one user. */
+    /* Under a service manager every user may connect, and roles limit what each user may do. All agents run as one
+     * user. */
     const bool shared = config_is_service();
     struct rpc_server_options server_options = {.methods = api_methods(&n),
                                                 .data = d->coordinator,
@@ -372,8 +375,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* With TLS the join file is exchanged for the certificate. Without a coordinator or node in the config, the join file,
- * or an earlier start's copy of it, names them. */
+/* With TLS the join file is exchanged for the certificate. If the config does not name the coordinator or the node, the
+ * join file names them, or an earlier start's copy of it. */
 static titan_status identify_agent(struct titand *d, struct join_file *join, char node[PKI_NAME_MAX + 1],
                                    struct titan_error *err)
 {
@@ -482,13 +485,13 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     }
 
     /* gRPC's default polls all connections on any free thread. So a client whose headers take seconds to parse delays
-     * all other clients. With poll() each queue polls only its own connections. So it protects agents that have their
-     * own queue: in dev, or with an own port. poll() costs more with each connection, so with many connections the
-     * polls are rarer (proto/rpc/common.c). Agents over the clients' port would gain nothing (measured: as many new
+     * all other clients. With poll() each queue polls only its own connections. So poll() protects agents that have
+     * their own queue: in dev, or with an own port. poll() costs more with each connection, so with many connections
+     * the polls are rarer (proto/rpc/common.c). Agents over the clients' port would gain nothing (measured: as many new
      * sessions), and their heartbeats are datagrams. */
     if (config->role == ROLE_DEV || config->agents_listen[0])
         (void)setenv("GRPC_POLL_STRATEGY", "poll", 0);
-    /* Workers compute on the same processors. The threads that bring the loop work inherit the slice. */
+    /* Workers compute on the same processors. Threads that pass work to the loop inherit this slice. */
     slice_set(SLICE_SHORT_NS);
     TRY(log_start_thread(err));
     TRY(claim_state_dir(&d, err));

@@ -21,8 +21,9 @@
 #include "state/schema.h"
 #include "state/worker.h"
 
-#define COPY_MS 60000   /* limit for a copy between two checkpoints of the writer */
-#define FILE_TICK_MS 20 /* the coarsest time stamps of file systems for titand's state: 10 ms at 100 Hz */
+#define COPY_MS 60000 /* limit for a copy between two checkpoints of the writer */
+/* twice the coarsest step of time stamps in file systems for titand's state: 10 ms at 100 Hz */
+#define FILE_TICK_MS 20
 
 static void close_db(struct db **db)
 {
@@ -118,7 +119,7 @@ static titan_status copy_file(const char *from, const char *to, struct titan_err
 }
 
 /* Copies file and WAL between two checkpoints, for a store that a titand has locked, or may open. Two changes within a
- * tick of the file's clock look alike, so a recent change is waited out. */
+ * tick of the file's clock look alike. So the function waits until the last change is older than a tick. */
 static titan_status copy_in_use(const char *path, const char *copy, struct titan_error *err)
 {
     char wal[PATH_MAX + 8], copied[PATH_MAX + 24];
@@ -130,7 +131,7 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
         struct timespec now;
         TRY(wal_state(path, wal, &before, err));
         (void)clock_gettime(CLOCK_REALTIME, &now);
-        (void)unlink(copied); /* the copy of the previous attempt: now there may be no WAL */
+        (void)unlink(copied); /* removes the copy of the previous attempt, because now there may be no WAL */
         TRY(copy_file(path, copy, err));
         TRY(copy_file(wal, copied, err));
         TRY(wal_state(path, wal, &after, err));
@@ -200,7 +201,8 @@ static titan_status verify_copy(const char *path, const struct backup_checks *ch
     return status;
 }
 
-/* A store with a WAL is a titand's, which cannot open it while another process reads it: verify a copy. */
+/* A store with a WAL belongs to a titand, which cannot open the store while another process reads it. So a copy is
+ * verified. */
 titan_status backup_verify(const char *path, const struct backup_checks *checks, struct backup_report *ret,
                            struct titan_error *err)
 {
@@ -261,7 +263,7 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
     return db_exec(db, "COMMIT", err);
 }
 
-/* The old store keeps its WAL: it opens unchanged under its new name. */
+/* Moves the old store with its WAL, so that it opens unchanged under its new name. */
 static titan_status move_aside(const char *path, int64_t now_ms, char *aside, size_t size, struct titan_error *err)
 {
     titan_assert(size > 0);
@@ -292,8 +294,8 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     struct given g = {
         .term = MAX(ret->backup.term, (int64_t)above), .job = ret->backup.last_job, .event = ret->backup.last_event};
 
-    /* Reads the present store as far as possible, because it may be damaged. Fails while another process has it: that
-     * process's writes would be lost. */
+    /* Reads the present store as far as possible, because it may be damaged. Fails while another process has the store,
+     * because that process's writes would be lost. */
     titan_status status = access(path, R_OK) == 0 ? schema_probe(&schema_store, path, NULL, err) : TITAN_ENOTFOUND;
     if (status == TITAN_EAGAIN)
         return status;

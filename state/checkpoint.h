@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.h - checkpoints with every byte durable. A row is added only after the files are synced and renamed,
- * fenced by the epoch that wrote them. */
+/* checkpoint.h - checkpoints with every byte durable. A row is added only after the files are synced and renamed, and
+ * only if the job has no higher epoch than the epoch that wrote them. */
 #ifndef TITAN_STATE_CHECKPOINT_H
 #define TITAN_STATE_CHECKPOINT_H
 
@@ -18,11 +18,11 @@ struct checkpoint {
     int64_t committed_at_ms;
 };
 
-/* TITAN_EREVOKED: the job already has a higher epoch, or a later epoch committed this step. A step trained again after
- * a recovery replaces its row. */
+/* TITAN_EREVOKED: the job already has a higher epoch, or a later epoch committed this step. If a step was trained again
+ * after a recovery, its new checkpoint replaces its row. */
 titan_status checkpoint_add(struct db *db, const struct checkpoint *c, const struct event *event,
                             struct titan_error *err) TITAN_MUST_USE;
-/* Removes the checkpoint from the list: its files may be deleted. */
+/* Removes the checkpoint from the list. Then its files may be deleted. */
 titan_status checkpoint_expire(struct db *db, uint64_t job_id, uint64_t step, const struct event *event,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Lists committed checkpoints, newest first. */

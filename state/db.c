@@ -69,7 +69,7 @@ titan_status db_fail(struct db *db, const char *what, struct titan_error *err)
     default:
         break;
     }
-    if (status == TITAN_EBUG || status == TITAN_ECONFLICT) /* only then does the statement help */
+    if (status == TITAN_EBUG || status == TITAN_ECONFLICT) /* only for these errors does the statement's text help */
         titan_fail(err, status, "job store: %s: %s", sqlite3_errmsg(db->handle), what);
     else
         titan_fail(err, status, "job store: %s", sqlite3_errmsg(db->handle));
@@ -113,7 +113,7 @@ void db_checkpoint(struct db *db)
     titan_assert(db->writer);
     int left = 0, moved = 0;
     int rc = sqlite3_wal_checkpoint_v2(db->handle, NULL, SQLITE_CHECKPOINT_PASSIVE, &left, &moved);
-    db->wal_pages = 0; /* checks again after as many new pages */
+    db->wal_pages = 0; /* the next check comes after as many new pages */
     if (rc != SQLITE_OK)
         (void)db_fail(db, "checkpoint", NULL);
 }
@@ -194,8 +194,8 @@ titan_status db_open(const char *path, enum db_mode mode, bool durable, struct d
     db->writer = mode == DB_WRITER;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (mode == DB_WRITER ? SQLITE_OPEN_CREATE : 0);
     titan_status status = TITAN_OK;
-    /* The VFS of a single process: the WAL index is in its own memory. With the default mapped file a read writes to it
-     * and waits for the disk, and titand's event loop reads. */
+    /* Uses the VFS for a single process, with the WAL index in the process's memory. By default the index is a mapped
+     * file. A read writes to this file and waits for the disk, and titand's event loop reads. */
     const bool own = strcmp(sqlite3_vfs_find(NULL)->zName, "unix") == 0 && failpoint("store.shared", NULL) == TITAN_OK;
     if (sqlite3_open_v2(path, &db->handle, flags, own ? "unix-excl" : NULL) != SQLITE_OK) {
         if (db->handle)
@@ -360,7 +360,7 @@ static int bind_field(sqlite3_stmt *stmt, int i, const struct db_field *f, const
     case DB_CHARS:
         return sqlite3_bind_text(stmt, i, text, -1, SQLITE_STATIC);
     case DB_BITS:
-        titan_assert(len > sizeof(uint64_t)); /* DB_BITS is for structs: a number has at most 8 bytes */
+        titan_assert(len > sizeof(uint64_t)); /* DB_BITS is for structs, because a number has at most 8 bytes */
         while (len > 1 && !text[len - 1])
             len--;
         break;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* db.h - one SQLite connection: settings, prepared statements by their text, typed binding, errors as titan_status.
  *
- * One connection of a file writes and checkpoints, readers never do either: SQLite before 3.51.3 can lose pages when
- * one connection begins a checkpoint while another resets the WAL ("WAL reset bug", sqlite.org/releaselog/3_51_3.html).
+ * One connection of a file writes and checkpoints. Readers never do either, because SQLite before 3.51.3 can lose pages
+ * when one connection begins a checkpoint while another resets the WAL ("WAL reset bug",
+ * sqlite.org/releaselog/3_51_3.html).
  *
- * A file is one process's while it is open: others find it locked (TITAN_EAGAIN), and no read waits for the disk to
- * take a write (sqlite.org/vfs.html, "unix-excl").
+ * A file belongs to one process while it is open. Other processes find it locked (TITAN_EAGAIN). No read waits until
+ * the disk has taken a write (sqlite.org/vfs.html, "unix-excl").
  *
  * A connection belongs to one thread at a time. Statements are prepared once per SQL literal and kept; the SQL given
  * to these functions must therefore be a string literal (its address is the key). */
@@ -33,8 +34,8 @@ titan_status db_open(const char *path, enum db_mode mode, bool durable, struct d
 void db_close(struct db *db); /* NULL is fine */
 sqlite3 *db_handle(struct db *db);
 
-/* TITAN_EIO permanently after a failed fsync of this connection: it is unknown whether its writes since the last good
- * fsync are, or will be, on the disk. */
+/* Returns TITAN_EIO for ever after a failed fsync of this connection. It is then unknown whether the writes since the
+ * last good fsync are, or will be, on the disk. */
 titan_status db_sync_failed(const struct db *db, struct titan_error *err);
 /* Pages in the WAL after this connection's last commit. */
 int db_wal_pages(const struct db *db);
@@ -42,7 +43,7 @@ int db_wal_pages(const struct db *db);
 void db_checkpoint(struct db *db);
 /* Call before the first opening of a file: rewrites a leftover WAL byte by byte, and syncs it. After a failed fsync the
  * kernel may hold pages that read well but are not on the disk. SQLite would treat commits in such pages as durable and
- * append others. */
+ * append other commits. */
 titan_status db_rewrite_wal(const char *path, struct titan_error *err) TITAN_MUST_USE;
 
 /* The connection's last error as a status with its text: FULL -> ENOSPC, CORRUPT/NOTADB -> ECORRUPT, CONSTRAINT ->
@@ -76,9 +77,9 @@ void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap);
 
 /* --- rows: columns as fields of a struct -------------------------------------------------------------------------- */
 
-/* A table's file lists columns and fields once, LIST(X) with X(column, field). The list makes the texts of the table's
- * statements, behind columns that are written out. It also makes the row with the fields that statements are bound from
- * and read into:
+/* A table's file lists columns and fields once, LIST(X) with X(column, field). The list gives the columns in the texts
+ * of the table's statements. They follow columns that are written out. The list also gives the row: the fields from
+ * which statements are bound, and into which they are read:
  *
  *     #define FIELD(column, field) DB_FIELD(struct node, field),
  *     DB_ROW(node_row, struct node, FIELD(name, name) NODE(FIELD));

@@ -10,7 +10,8 @@
 #include "state/event.h"
 #include "state/facts.h"
 
-#define KEPT_MS INT64_C(86400000) /* an expired token is kept, so that its use is reported as such */
+/* an expired token is kept, so that its use is reported as the use of an expired token */
+#define KEPT_MS INT64_C(86400000)
 
 /* clang-format off */
 #define JOIN(X) \

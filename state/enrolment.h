@@ -2,7 +2,7 @@
 /* enrolment.h - machines that may become nodes, and certificates that are revoked.
  *
  * A join token admits one node, once, until it expires; the store has the SHA-256 of its secret. The first use binds
- * the token to a key: the same node may ask again with that key if the reply was lost. Revoking a name revokes all its
+ * the token to a key. If the reply was lost, the same node may ask again with this key. Revoking a name revokes all its
  * certificates that begin at or before that moment. */
 #ifndef TITAN_STATE_ENROLMENT_H
 #define TITAN_STATE_ENROLMENT_H
@@ -36,7 +36,7 @@ struct join_use {
     const unsigned char *hash, *key_hash; /* of the token's secret, and of the machine's key: ENROLMENT_HASH bytes */
     int64_t now_ms;
 };
-/* Uses a join token. ret_made_ms: time of its creation. refusal: TITAN_OK, or TITAN_EPERM with the reason. The token or
+/* Uses a join token. ret_made_ms: time of its creation. refusal: TITAN_OK, or TITAN_EPERM with the reason: the token or
  * its secret is wrong (same text for both), the token is of another node or expired, or another key has used it.
  * Records node.enrolled, or node.enrol_refused if the secret was right. */
 titan_status enrolment_join_use(struct db *db, const struct join_use *use, int64_t *ret_made_ms,
@@ -47,8 +47,8 @@ struct revocation {
     const char *node; /* NULL = not a node's certificate; set for listed revocations */
     int64_t at_ms;
 };
-/* Records certificate.revoked. A later revocation of the same name replaces the earlier one. Join tokens of the node,
- * used or not, become void. */
+/* Records certificate.revoked. A later revocation of the same name replaces the earlier revocation. Join tokens of the
+ * node, used or not, become void. */
 titan_status revocation_put(struct db *db, const struct revocation *r, struct titan_error *err) TITAN_MUST_USE;
 titan_status revocation_list(struct db *db, bool (*each)(const struct revocation *r, void *data), void *data,
                              struct titan_error *err) TITAN_MUST_USE;

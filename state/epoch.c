@@ -22,7 +22,7 @@ const struct sm epoch_sm = {"epoch", epoch_states, sizeof(epoch_states) / sizeof
     X(run, run) X(world_size, world_size) X(source, source) X(source_epoch, source_epoch) \
     X(resume_step, resume_step) X(checkpoint, checkpoint) X(comm_id, comm_id) X(created_at_ms, created_at_ms) \
     X(leavers, departing) X(delegate, leader)
-/* Read, but not written with the epoch. */
+/* Columns that are read, but not written with the epoch. */
 #define EPOCH_READ(X) \
     X(state, state) X(key, key) X(length(key) = 32, keyed) X(rung >= 0, has_origin) \
     X(rung >= 0 OR formed_at_ms > 0, complete)

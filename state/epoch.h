@@ -19,7 +19,7 @@ struct epoch {
     uint32_t run;
     enum epoch_state state;
     uint32_t source;       /* titan.internal.StateSource */
-    uint64_t source_epoch; /* with STATE_MEMORY: the epoch of the members with the state; else 0 */
+    uint64_t source_epoch; /* with STATE_MEMORY: the epoch whose members have the state; otherwise 0 */
     uint64_t resume_step;
     const char *checkpoint; /* newest checkpoint; with STATE_MEMORY the next source in the fallback order; "" = none */
     unsigned char comm_id[16];

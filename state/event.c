@@ -31,8 +31,8 @@ static void put_text(struct buf *b, const char *text)
     (void)!buf_append(b, text, n);
 }
 
-/* Hashes every column in order: numbers as 64 bits, little-endian; texts as length and bytes. The actor is last and
- * only if present, so that older links stay valid. */
+/* Hashes every column in order: numbers as 64 bits, little-endian; texts as length and bytes. The actor comes last, and
+ * only if there is one, so that older links stay valid. */
 static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], const struct event *e, const char *change,
                              unsigned char ret[EVENT_CHAIN_BYTES], struct titan_error *err)
 {
@@ -204,7 +204,7 @@ titan_status event_list(struct db *db, const struct event_filter *f, bool (*each
 {
     titan_assert(f->limit > 0);
     const char *actor = f->actor ? f->actor : "";
-    /* No event has a larger id; SQLite would read it as negative. */
+    /* No event has a larger id. SQLite would read a larger id as negative. */
     const uint64_t after = MIN(f->after, (uint64_t)INT64_MAX);
     sqlite3_stmt *stmt = NULL;
     if (f->audit)

@@ -14,7 +14,8 @@
 #include "state/db.h"
 
 #define EVENT_CHAIN_BYTES 32
-/* The only event type that may follow a gap in ids: ids published between a backup and its restore are not reused. */
+/* The only event type that may follow a gap in ids, because ids published between a backup and its restore are not
+ * reused. */
 #define EVENT_RESTORED "store.restored"
 
 struct event {
@@ -37,13 +38,13 @@ struct event_filter {
     bool audit;        /* only events of calls: audit.* */
     const char *actor; /* only events of this identity; NULL = all */
     int64_t since_ms;
-    uint64_t after; /* only with a larger id */
+    uint64_t after; /* only events with a larger id */
     int limit;
 };
-/* Prefix of audit event types. They are left out unless requested. */
+/* Prefix of the types of audit events. Audit events are left out unless requested. */
 #define EVENT_AUDIT "audit."
 
-/* The newest event and the chain up to it: equal heads mean equal logs. id 0: the log is empty. */
+/* The newest event and the chain up to it. Equal heads mean equal logs. id 0: the log is empty. */
 struct event_head {
     uint64_t id;
     unsigned char chain[EVENT_CHAIN_BYTES];
@@ -54,8 +55,9 @@ titan_status event_head(struct db *db, struct event_head *ret, struct titan_erro
 void event_head_write(const struct event_head *head, char out[EVENT_HEAD_TEXT]);
 /* Parses a head at the beginning of untrusted text. *ret_end (may be NULL): the text behind it. False: no head. */
 bool event_head_read(const char *text, struct event_head *ret, const char **ret_end);
-/* Does the log contain a head recorded earlier? TITAN_ECORRUPT names both ends if the log was cut before it, or has
- * another event there. *ret_lost: the event store.restored that records the loss of the head; 0 = not lost. */
+/* Does the log contain a head recorded earlier? TITAN_ECORRUPT: the log was cut before the head, or has another event
+ * in its place; the error names both ends. *ret_lost: the event store.restored that records the loss of the head; 0 =
+ * not lost. */
 titan_status event_head_find(struct db *db, const struct event_head *head, uint64_t *ret_lost,
                              struct titan_error *err) TITAN_MUST_USE;
 
@@ -63,11 +65,11 @@ titan_status event_add(struct db *db, const struct event *e, struct titan_error 
 /* A move of a row between two states of its table. */
 struct event_move {
     const struct sm *what;
-    const char *name; /* the row's key; NULL = the row's id, behind the job's id with in_job */
+    const char *name; /* the row's key; NULL = the row's id, which follows the job's id if in_job is set */
     uint64_t job_id, id;
     bool in_job;
     int from, to;
-    int64_t count; /* a job's restarts, whether a worker's end counted; else 0 */
+    int64_t count; /* a job's restarts, or whether a worker's end counted; otherwise 0 */
 };
 /* TITAN_EBUG: the table forbids the move. */
 titan_status event_check_move(const struct event_move *move, struct titan_error *err) TITAN_MUST_USE;

@@ -78,7 +78,7 @@ void facts_free(struct facts *f)
  * `made`. Then the log must have an event `made_by`, with ?1 as key; otherwise the row was inserted from outside. */
 static const struct table {
     const char *noun, *made, *rows, *made_by;
-    const char *ended_by; /* as made_by: the event that has set `ended` in a row without facts */
+    const char *ended_by; /* like made_by: the event that has set `ended` in a row without facts */
     const char *ended;
     bool stays; /* rows of the log are never deleted */
 } tables[] = {
@@ -197,7 +197,7 @@ static titan_status compare_row(struct facts_check *c, const struct table *t, sq
     struct compared r = {.of = t, .key = col_text(stmt, 0)};
     _cleanup_(buf_free) struct buf value = BUF_INIT;
 
-    /* The log shows all of this row, or only its creation by an older event. */
+    /* Does the log show all of this row, or only its creation by an older event? */
     TRY(stated(c, &r, t->made, &value, &event, err));
     r.known = event > 0;
     c->rows++;
@@ -258,7 +258,8 @@ titan_status facts_check_compare(struct facts_check *c, struct titan_error *err)
     }
     TRY(status);
 
-    /* Reports rows that the log created and that are missing: by facts, and revocations from before facts. */
+    /* Reports rows that are missing although the log created them. These are rows created by facts, and revocations
+     * from before facts. */
     sqlite3_stmt *stmt = NULL;
     bool row = false;
     for (size_t i = 0; i < ARRAY_SIZE(tables) && status == TITAN_OK; i++) {

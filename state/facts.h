@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* facts.h - row contents that only an event may set: owners and recipes of jobs, tokens, join tokens, revocations.
  *
- * The event that sets such a value has it among its facts, one flat JSON object: noun and key first, then fields as
- * numbers and texts, hashes in hexadecimal: {"token":"3f2a...","role":3,...}. Recipes, secrets and keys appear as
- * SHA-256 only. Facts are part of the event's link in the chain, and never part of an API reply.
+ * The event that sets such a value has the value among its facts. The facts are one flat JSON object: noun and key
+ * first, then fields as numbers and texts, with hashes in hexadecimal: {"token":"3f2a...","role":3,...}. Recipes,
+ * secrets and keys appear as SHA-256 only. Facts are part of the event's link in the chain, and never part of an API
+ * reply.
  *
- * Events of older Titans have no facts: the log then shows that a value was set, but not which. */
+ * Events of older Titans have no facts. For them the log shows that a value was set, but not which value. */
 #ifndef TITAN_STATE_FACTS_H
 #define TITAN_STATE_FACTS_H
 

@@ -27,9 +27,9 @@ static void fail_all(struct group_write *group, size_t n, const struct titan_err
     }
 }
 
-/* Runs the first n writes of group in one transaction. TITAN_OK: writes without own error are durable. Otherwise
- * nothing is. A savepoint per write copies every page that it changes, so savepoints are used only after a write had to
- * be undone; then all writes run again. */
+/* Runs the first n writes of group in one transaction. TITAN_OK: every write without an error of its own is durable.
+ * Otherwise no write is durable. A savepoint per write copies every page that the write changes. So savepoints are used
+ * only after a write had to be undone; then all writes run again. */
 static titan_status commit_once(struct db *db, struct group_write *group, size_t n, bool savepoints,
                                 struct titan_error *err)
 {
@@ -82,7 +82,7 @@ void group_commit(struct db *db, struct group_write *list, struct group_stats *s
             fail_all(list, n, &err);
         else if (commit_once(db, list, n, false, &err) != TITAN_OK && n == 1)
             fail_all(list, 1, &err);
-        else if (err.status != TITAN_OK) /* the common transaction has failed: each write alone */
+        else if (err.status != TITAN_OK) /* the common transaction has failed, so each write runs alone */
             for (struct group_write *w = list; w != end; w = w->next) {
                 struct titan_error own = {0};
                 if (db_sync_failed(db, &own) != TITAN_OK || commit_once(db, w, 1, false, &own) != TITAN_OK)

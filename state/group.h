@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* group.h - group commit: several writes in one transaction with one fsync; a failed write does not affect others.
  *
- * This is all of the store's writing, without threads: store.c runs it on its writer thread, tests step by step. */
+ * This is all of the store's writing, without threads. store.c runs it on its writer thread. Tests run it step by step.
+ */
 #ifndef TITAN_STATE_GROUP_H
 #define TITAN_STATE_GROUP_H
 

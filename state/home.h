@@ -10,7 +10,7 @@
 
 /* Call inside a transaction. Binds the store to dir, an absolute path without links. Accepted: the same path, a renamed
  * directory, or a store without a home (new, restored from a backup, of an older schema). Another directory:
- * TITAN_ECONFLICT, unless adopt. */
+ * TITAN_ECONFLICT, unless adopt is set. */
 titan_status home_claim(struct db *db, const char *dir, bool adopt, struct titan_error *err) TITAN_MUST_USE;
 /* Forgets the home: the next claim succeeds in any directory. */
 titan_status home_forget(struct db *db, struct titan_error *err) TITAN_MUST_USE;

@@ -30,7 +30,7 @@ static const struct sm_state job_states[] = {
 const struct sm job_sm = {"job", job_states, sizeof(job_states) / sizeof(job_states[0])};
 
 /* clang-format off */
-/* Columns of the request, of values set later, and of the progress, whose fields are those of struct job_status. A new
+/* Columns of the request, of values set later, and of the progress, which has the fields of struct job_status. A new
  * column needs a line here, and a migration (schema.c). */
 #define REQUEST(X) \
     X(name, name) X(user, user) X(state, state) X(device, spec.device) X(steps, spec.steps) \
@@ -248,7 +248,7 @@ struct matching {
     void *data;
 };
 
-/* Matches name and labels row by row: an SQL pattern may take forever. */
+/* Matches name and labels row by row, because an SQL pattern may take forever. */
 static bool each_matching(const struct job *job, void *data)
 {
     struct matching *m = data;
@@ -264,7 +264,7 @@ static bool each_matching(const struct job *job, void *data)
 }
 
 #define OPEN_STATES (SM_BIT(JOB_COMPLETED) - 1)
-/* Independent of the number of ended jobs. */
+/* The cost of a query of open jobs does not depend on the number of ended jobs. */
 #define OPEN_JOBS " FROM jobs INDEXED BY jobs_open WHERE " JOB_IS_OPEN " AND "
 #define ALL_JOBS " FROM jobs WHERE "
 #define MATCHING                                                                                                       \

@@ -88,7 +88,8 @@ struct job_status {
     uint32_t restarts;            /* counted losses of all causes */
     uint32_t checkpoint_failures; /* checkpoints that failed */
     uint32_t preemptions;         /* how often it was stopped in favour of another purpose and queued again */
-    uint64_t passed; /* a waiting job that comes first: this job has its slots on loan; 0 = the slots are its own */
+    /* a waiting job that comes first, and from which this job has its slots on loan; 0 = the slots are its own */
+    uint64_t passed;
     struct evaluation_report evaluation; /* the newest, without its duration */
     int64_t started_at_ms, finished_at_ms;
     const char *checkpoint; /* NULL = none */
@@ -153,7 +154,7 @@ struct job_filter {
     uint64_t before;               /* only ids below this id; 0 = from the newest */
     uint32_t states;               /* bit set of enum job_state; 0 = all */
     const char *user;              /* NULL or "" = all */
-    const struct job_owner *owner; /* additionally of this owner; NULL = all */
+    const struct job_owner *owner; /* only jobs of this owner; NULL = all */
     const char *name;              /* exact name, or a prefix before a final *; NULL or "" = all */
     char *const *labels;           /* the job has all of these (labels_have) */
     size_t n_labels;
@@ -169,7 +170,7 @@ titan_status job_count(struct db *db, const struct job_filter *filter, uint32_t 
 titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;
 /* Fills a finished job's row from its workers' own records of the last step. A row that has the values, or a later
- * step, stays unchanged; a step beyond the row's must be of its epoch. */
+ * step, stays unchanged; a step beyond the row's step must be of the row's epoch. */
 titan_status job_fill(struct db *db, const struct metric *last, struct titan_error *err) TITAN_MUST_USE;
 /* Lists finished jobs with a step but no loss in their rows, newest first, at most `most`. */
 titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const struct job *job, void *data), void *data,

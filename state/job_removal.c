@@ -28,8 +28,8 @@ titan_status job_remove(struct db *db, uint64_t id, const char *directory, const
         return TITAN_ECONFLICT;
     }
 
-    /* The first other job that needs files below the directory: its own checkpoints, or the checkpoint from which it
-     * begins. */
+    /* Finds the first other job that needs files below the directory: its own checkpoints, or the checkpoint from which
+     * it begins. */
     char below[PATH_MAX + 2];
     titan_assert(directory[0] == '/');
     (void)snprintf(below, sizeof(below), "%s/", directory);

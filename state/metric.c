@@ -9,7 +9,7 @@
 #include "base/json.h"
 
 /* clang-format off */
-/* Columns of a step. The second list came with later versions: it is NULL in older rows, and read as 0. */
+/* Columns of a step. The second list came with later versions. Its columns are NULL in older rows, and read as 0. */
 #define METRIC(X) \
     X(at_ms, at_ms) X(loss, loss) X(grad_norm, grad_norm) X(learning_rate, learning_rate) \
     X(tokens_per_second, tokens_per_second) X(mfu, mfu) X(step_ms, step_ms) X(tokens, tokens) X(epoch, epoch) \
@@ -56,7 +56,7 @@ static titan_status put_step(struct db *db, const struct metric *m, uint64_t kep
                   &step_row, m, "u", kept);
 }
 
-/* An earlier epoch's later steps are lost: their state left the run's history. */
+/* Drops later steps of earlier epochs. They are lost, because their state left the run's history. */
 static titan_status drop_lost(struct db *db, const struct metric *m, struct titan_error *err)
 {
     TRY(db_run(db, err, "DELETE FROM metrics WHERE job_id = ? AND step > ? AND epoch < ?", "uuu", m->job_id, m->step,
@@ -192,8 +192,8 @@ titan_status metric_list(struct db *db, const struct metric_filter *f, bool (*ea
                  "SELECT m.job_id, m.step" METRIC(OF_STEP) METRIC_ADDED(OF_STEP_OR_0) ", e.step" EVALUATION(
                      OF_EVALUATION) " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
                                     " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
-                 "uui", f->job_id, MIN(f->after, (uint64_t)INT64_MAX), /* SQLite would read a larger one as negative */
-                 (int64_t)f->limit));
+                 /* SQLite would read a larger number as negative */
+                 "uui", f->job_id, MIN(f->after, (uint64_t)INT64_MAX), (int64_t)f->limit));
     while (db_next(db, stmt, &metric_row, &m, &status, err) && each(&m, data))
         ;
     db_done(stmt);

@@ -34,8 +34,8 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
                              struct titan_error *err) TITAN_MUST_USE;
 /* Drops the text's leading lines of steps up to `after`. True: some were dropped. */
 bool metric_skip(struct buf *text, uint64_t after);
-/* The last step up to `step` that was trained in `epoch` or before; 0: none. If below `step`, later steps are trained
- * again. */
+/* The last step up to `step` that was trained in `epoch` or before; 0: none. If it is below `step`, later steps are
+ * trained again. */
 titan_status metric_reached(struct db *db, uint64_t job_id, uint64_t step, uint64_t epoch, uint64_t *ret,
                             struct titan_error *err) TITAN_MUST_USE;
 struct metric_filter {

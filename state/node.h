@@ -26,7 +26,7 @@ struct node {
 /* Adds or replaces the node; the state moves to n->state (an equal state is no move). event NULL = none. */
 titan_status node_put(struct db *db, const struct node *n, const struct event *event,
                       struct titan_error *err) TITAN_MUST_USE;
-/* Removes a lost node together with its policy; the name may return. */
+/* Removes a lost node together with its policy; the name may register again. */
 titan_status node_remove(struct db *db, const char *name, const struct event *event,
                          struct titan_error *err) TITAN_MUST_USE;
 /* Lists nodes by name. */

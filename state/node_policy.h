@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* node_policy.h - decisions about a node, by an operator, a maintenance window or a crash loop. node.h has the agent's
- * own report; kept apart, so that a returning node does not erase a decision. */
+/* node_policy.h - decisions about a node, by an operator, a maintenance window or a crash loop. The agent's own report
+ * is in node.h. The decisions are kept apart from it, so that a returning node does not erase a decision. */
 #ifndef TITAN_STATE_NODE_POLICY_H
 #define TITAN_STATE_NODE_POLICY_H
 

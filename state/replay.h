@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replay.h - recomputes every state of the store from the event log alone.
  *
- * The tables have the present states, the log their history. The log's changes (event.h) must follow edges of the state
- * tables, each from the state of the previous change, and end at the tables' states: of jobs, runs, epochs, workers,
- * checkpoints and nodes, jobs' restarts, and which workers' ends counted. Other contents that only an event may set
- * must also match (facts.h): owners and recipes of jobs, tokens, join tokens, revocations. */
+ * The tables have the present states; the log has their history. Each change in the log (event.h) must be an edge of
+ * the state tables, and begin at the state of the previous change. The last change must end at the state in the table.
+ * This is checked for the states of jobs, runs, epochs, workers, checkpoints and nodes, for jobs' restarts, and for
+ * which workers' ends counted. Other contents that only an event may set must also match (facts.h): owners and recipes
+ * of jobs, tokens, join tokens, revocations. */
 #ifndef TITAN_STATE_REPLAY_H
 #define TITAN_STATE_REPLAY_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run.h - attempts. A run begins when workers are placed and lasts as long as any of them lives. It ends with the job,
- * or with the loss of its last worker; the next run then starts from a checkpoint. */
+/* run.h - the runs of a job. A run begins when workers are placed, and lasts as long as any of these workers lives. It
+ * ends with the job, or with the loss of its last worker; the next run then starts from a checkpoint. */
 #ifndef TITAN_STATE_RUN_H
 #define TITAN_STATE_RUN_H
 

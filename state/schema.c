@@ -144,13 +144,13 @@ static const char store_v3[] =
 static const char store_v4[] =
     /* Key with which agents and workers of an epoch prove themselves; empty: none. */
     "ALTER TABLE epochs ADD COLUMN key BLOB NOT NULL DEFAULT x'';"
-    /* The identity that submitted a job (-1: no uid here; user has the name), and that caused an event. */
+    /* The identity that submitted a job (-1: no uid here; user has the name), and the identity that caused an event. */
     "ALTER TABLE jobs ADD COLUMN uid INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE jobs ADD COLUMN gid INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE jobs ADD COLUMN checkpoint_failures INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN folder TEXT NOT NULL DEFAULT '';" /* folder of checkpoints, if not the job's own */
-    /* Few events have no job: this index finds the audit trail and the nodes' events. */
+    /* Few events have no job. This index finds the audit trail and the nodes' events. */
     "CREATE INDEX events_actor ON events(id) WHERE actor <> '';"
     /* Bearer tokens (token.h); secrets are never stored. */
     "CREATE TABLE tokens ("
@@ -173,7 +173,7 @@ static const char store_v4[] =
     "UPDATE jobs SET idempotency_key = NULL WHERE idempotency_key IS NOT NULL;"
     /* The state directory of this store (home.h). */
     "CREATE TABLE home (id INTEGER PRIMARY KEY CHECK (id = 1), path TEXT NOT NULL, inode INTEGER NOT NULL) STRICT;"
-    /* Random, from the store's creation (store.h); backups have the same. */
+    /* Random bytes from the store's creation (store.h); backups have the same bytes. */
     "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;";
 
 /* The newest evaluation; evaluation_step 0: none. */
@@ -189,11 +189,11 @@ static const char store_v6[] = "CREATE INDEX jobs_folder ON jobs(folder) WHERE s
 static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL DEFAULT '';"
                                "ALTER TABLE jobs ADD COLUMN removed_at_ms INTEGER NOT NULL DEFAULT 0;";
 
-/* Identity of the agent's state directory (node.h); the job that this later one has passed (job_status.passed). */
+/* Identity of the agent's state directory (node.h); the job that this later job has passed (job_status.passed). */
 static const char store_v8[] = "ALTER TABLE nodes ADD COLUMN installation BLOB NOT NULL DEFAULT x'';"
                                "ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;";
 
-/* May be removed automatically once gone (node.h). */
+/* Whether the node may be removed automatically once it is gone (node.h). */
 static const char store_v9[] = "ALTER TABLE nodes ADD COLUMN ephemeral INTEGER NOT NULL DEFAULT 0;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4, store_v5,

@@ -23,14 +23,15 @@ struct schema {
 };
 extern const struct schema schema_store, schema_metrics;
 
-/* May Titan open this file? A missing or empty file is allowed. TITAN_EVERSION: of a newer Titan; TITAN_ECORRUPT:
- * damaged or not Titan's. Nothing is written. *ret_unclean (may be NULL): the last owner did not close it. */
+/* May Titan open this file? A missing or empty file is allowed. TITAN_EVERSION: the file is of a newer Titan;
+ * TITAN_ECORRUPT: it is damaged or not Titan's. Nothing is written. *ret_unclean (may be NULL): the last owner did not
+ * close it. */
 titan_status schema_probe(const struct schema *schema, const char *path, bool *ret_unclean,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Creates or migrates; the connection is the file's writer. */
 titan_status schema_migrate(const struct schema *schema, struct db *db, struct titan_error *err) TITAN_MUST_USE;
 /* Does the file have exactly the schema of the migrations up to its version? TITAN_ECORRUPT names an extra, missing or
- * different trigger, view, index or table: its effect on writes is unknown. */
+ * different trigger, view, index or table, because its effect on writes is unknown. */
 titan_status schema_compare(const struct schema *schema, struct db *db, struct titan_error *err) TITAN_MUST_USE;
 /* PRAGMA quick_check: TITAN_ECORRUPT with its first finding. bounded: skips the big tables of a large file (recipes,
  * events, metrics), so that a start does not wait until all are read. */

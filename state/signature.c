@@ -111,7 +111,7 @@ titan_status signature_make(const struct signature *s, const struct signature_ke
     return buf_failed(out) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
 
-/* Parses the lines, writes them again and compares: each content has exactly one text. */
+/* Parses the lines, writes them again and compares, because each content has exactly one text. */
 static titan_status parse(const char *text, size_t len, struct signature *ret, size_t *ret_signed,
                           unsigned char mac[HASH_BYTES], struct titan_error *err)
 {

@@ -20,7 +20,7 @@
 #include "state/schema.h"
 
 #define DELIVER_SLICE_NS 100000
-#define LOCK_WAIT_MS 10000 /* wait at opening for another process with an open file */
+#define LOCK_WAIT_MS 10000 /* how long an opening waits for another process that has the file open */
 #define LOCK_LOOK_MS 100
 #define TAIL_EVENTS 1000 /* number of events with a checked chain at every start */
 
@@ -78,7 +78,7 @@ static void list_push(struct list *l, struct group_write *w)
     l->tail = &w->next;
 }
 
-/* Appends all of from to to. */
+/* Appends all items of the list `from` to the list `to`. */
 static void list_move(struct list *to, struct list *from)
 {
     if (!from->head)
@@ -139,8 +139,8 @@ static void *writer_main(void *data)
 
 /* --- the loop thread ---------------------------------------------------------------------------------------------- */
 
-/* Calls back finished writes, for about slice_ns; true: some are left. A group can have hundreds of submits: between
- * slices the loop handles other calls. */
+/* Calls back finished writes, for about slice_ns. Returns true if some are left. A group can have hundreds of submits.
+ * So the loop handles other calls between slices. */
 static bool deliver(struct store *s, int64_t slice_ns)
 {
     int64_t start_ns = clock_mono_ns();
@@ -325,7 +325,7 @@ static titan_status open_jobs(struct store *s, const char *path, bool *ret_uncle
         tlog_warn(&store_log, "the store was not closed; checking it", "path=\"%s\"", path);
     TRY(open_file(&schema_store, path, unclean, &s->writer, &s->reader, err));
 
-    /* The newest events, where damage of the last minutes would appear. */
+    /* Checks the newest events, where damage of the last minutes would appear. */
     TRY(db_int(s->writer, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
     titan_status status = event_verify(s->writer, (uint64_t)from, NULL, err);
     if (status == TITAN_ECORRUPT && err)
@@ -376,7 +376,7 @@ static titan_status open_metrics(struct store *s, const char *path, bool unclean
     return status;
 }
 
-/* Restricts the mode: older versions created more open files. SQLite's additional files inherit it. */
+/* Restricts the file's mode, because older versions gave others access. SQLite's additional files inherit the mode. */
 static void keep_from_others(const char *path)
 {
     static const char *const parts[] = {"", "-wal", "-shm"};
@@ -396,14 +396,14 @@ static titan_status open_files(struct store *s, const char *dir, struct titan_er
         return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
     struct titan_error why = {0};
     if (schema_probe(&schema_metrics, metrics, NULL, &why) ==
-        TITAN_EVERSION) { /* a newer Titan's: nothing is changed */
+        TITAN_EVERSION) { /* the file is a newer Titan's, so nothing is changed */
         if (err)
             *err = why;
         return TITAN_EVERSION;
     }
     TRY(open_jobs(s, path, &unclean, err));
 
-    /* No run and no job depends on metrics: a start continues without them. */
+    /* No run and no job depends on metrics, so a start continues without them. */
     why = (struct titan_error){0};
     titan_status status = open_metrics(s, metrics, unclean, &why);
     if (status == TITAN_ECORRUPT) {

@@ -2,8 +2,8 @@
 /* store.h - the job store: two SQLite files, one writer thread, group commit.
  *
  * One thread does all writing, on one connection per file. Writes queue up during a commit; the next transaction takes
- * all of them, undoes failed ones, commits once (one fsync), and returns the results to the loop. So the disk's syncs
- * do not bound the rate of durable writes, and a failed write affects no other.
+ * all of them, undoes failed writes, commits once (one fsync), and returns the results to the loop. So the disk's syncs
+ * do not bound the rate of durable writes, and a failed write affects no other write.
  *
  * The loop thread reads through connections that cannot write and never checkpoint; they see committed data. */
 #ifndef TITAN_STATE_STORE_H
@@ -18,10 +18,10 @@ struct store;
 /* Called on the loop thread after the write is durable or has failed (err->status). Results come in queueing order. */
 typedef void (*store_done)(void *arg, const struct titan_error *err);
 
-/* Opens or creates DIR/titan.db and DIR/metrics.db; waits up to 10 s for another process with an open file (then
- * TITAN_EAGAIN; for metrics.db as below). TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe. After an unclean stop the
- * store is checked first (PRAGMA quick_check, bounded); the chain of the newest events is always checked. Damaged
- * metrics are moved away; if metrics cannot be opened, the store works without them. */
+/* Opens or creates DIR/titan.db and DIR/metrics.db; waits up to 10 s for another process that has a file open. After
+ * this time titan.db gives TITAN_EAGAIN; for metrics.db see below. TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe.
+ * After an unclean stop the store is checked first (PRAGMA quick_check, bounded); the chain of the newest events is
+ * always checked. Damaged metrics are moved away; if metrics cannot be opened, the store works without them. */
 titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Commits queued writes, calls every done, closes, then calls done(data) on the loop. */
 void store_close(struct store *s, void (*done)(void *), void *data);
@@ -47,7 +47,7 @@ struct db *store_metrics_reader(struct store *s); /* NULL: metrics.db could not 
 int64_t store_lag_ms(const struct store *s);
 /* The writer's term: increases with every opening of the store. */
 uint64_t store_term(const struct store *s);
-/* Random id from the store's creation, unique except that copies and backups have their original's. */
+/* A random id from the store's creation. It is unique, but copies and backups have their original's id. */
 uint64_t store_id(const struct store *s);
 /* MAC_BYTES random bytes from the store's creation, also the same in copies. Coordinators prove their terms with these
  * bytes (daemon/common/proof.h). */

@@ -14,7 +14,7 @@ static const struct sm_state worker_states[] = {
 const struct sm worker_sm = {"worker", worker_states, sizeof(worker_states) / sizeof(worker_states[0])};
 
 /* clang-format off */
-/* Where a worker is, and what worker_move() takes over. */
+/* Columns that place a worker, and columns that worker_move() takes over. */
 #define WORKER(X) X(job_id, job_id) X(run, run) X(node, node) X(pid, pid) X(rank, rank)
 #define WORKER_MOVED(X) \
     X(address, address) X(exit_code, exit_code) X(signal, signal) X(counted, counted) X(reason, reason)

@@ -2,18 +2,18 @@
 /* agent_core.h - the decisions of a node's agent, without clock, socket, file, process or thread.
  *
  * Every input carries the time (milliseconds of one machine's monotonic clock, as all times here) and appends actions
- * to a list. The caller carries out the actions in order, an earlier input's first. An AGENT_RECORD_* ends when it is
- * on disk, and the actions behind it wait until then: the agent obeys no command and answers no message before the
- * state behind it would survive a crash. If the process dies in between, the next one restores the disk's state, and
- * nothing newer was visible outside. A failed record is retried; meanwhile the agent sends no heartbeats, and the
- * coordinator counts its node as lost.
+ * to a list. The caller carries out the actions in order; the actions of an earlier input come first. An AGENT_RECORD_*
+ * ends when the record is on disk. The actions after it wait until then. So a command is obeyed, or a message answered,
+ * only when the state that this needs would survive a crash. If the process dies before, the next agent restores the
+ * state on disk. Nothing newer was visible outside the process. A failed record is retried; meanwhile the agent sends
+ * no heartbeats, and the coordinator counts its node as lost.
  *
  * Rules (docs/membership.md):
  *  - The agent obeys no coordinator of a lower term than the highest seen, and no epoch below the highest accepted. An
- *    epoch's number has one communicator id, accepted or promised.
- *  - A worker speaks for itself only, and so does a node.
- *  - A message with a value out of range (proto/ranges.h) is not obeyed: it ends the session with the coordinator or
- *    the worker that sent it; a datagram is dropped.
+ *    epoch number belongs to one communicator id, whether the agent accepted or promised the epoch.
+ *  - A worker reports only about itself, and a node only about itself.
+ *  - The agent does not obey a message with a value out of range (proto/ranges.h). The session with its sender, the
+ *    coordinator or a worker, ends. A datagram with such a value is dropped.
  *  - Reports that must arrive are kept while there is no session, and resent if a session breaks soon after. Receivers
  *    ignore repeats.
  *  - A revoked worker that has not left its epoch in time is killed.
@@ -34,12 +34,12 @@
 
 /* --- what is to be done ------------------------------------------------------------------------------------------- */
 enum agent_action_kind {
-    AGENT_RECORD_TERM,  /* durable: writes `seen` to run/term */
-    AGENT_RECORD_JOB,   /* durable: writes the job's record */
-    AGENT_FORGET_JOB,   /* the job's record may be deleted */
-    AGENT_SEND,         /* to the coordinator, if the session still exists */
-    AGENT_END_SESSION,  /* text = the reason; agent_core_session_down follows */
-    AGENT_COMMAND,      /* to a worker, now or when it connects; a FORM command also hands over the members' shared memory */
+    AGENT_RECORD_TERM, /* durable: writes `seen` to run/term */
+    AGENT_RECORD_JOB,  /* durable: writes the job's record */
+    AGENT_FORGET_JOB,  /* the job's record may be deleted */
+    AGENT_SEND,        /* to the coordinator, if the session still exists */
+    AGENT_END_SESSION, /* text = the reason; agent_core_session_down follows */
+    AGENT_COMMAND, /* to a worker, now or when it connects; a FORM command also hands over the members' shared memory */
     AGENT_START_WORKER, /* start->worker_ids has one id; agent_core_started or agent_core_exited follows */
     AGENT_STOP_WORKER,  /* asks it to stop, SIGKILL after grace_ms (0 = now) */
     AGENT_PEER,         /* datagram to text (host:port) */
@@ -89,12 +89,12 @@ struct agent_core_options { /* texts are copied */
     uint8_t installation[INSTALLATION_BYTES]; /* id of the state directory; zeros = unknown */
     bool ephemeral;                           /* the coordinator may delete the node's record when it is gone */
     uint64_t seed;            /* seeds the ids of datagrams and of acting leaders' communicators; never used twice */
-    uint32_t peer_port;       /* 0 = other agents cannot reach this one: no probes, no acting leader */
+    uint32_t peer_port;       /* 0 = other agents cannot reach this agent: no probes, no acting leader */
     const char *coordinator;  /* host:port for heartbeats as datagrams; NULL = by stream only */
     uint32_t hang_floor_ms;   /* 0 = 300 */
     uint32_t hang_unknown_ms; /* least hang limit while a worker's own step time is unknown; 0 = 10000 */
     uint32_t revoke_ms;       /* least time from a revoke to the kill; 0 = 1000 */
-    uint32_t away_ms, leader_lease_ms; /* valid until a coordinator gives its own; 0 = 1000 and no lease */
+    uint32_t away_ms, leader_lease_ms; /* valid until a coordinator gives its own values; 0 = 1000 and no lease */
 };
 
 titan_status agent_core_new(const struct agent_core_options *options, struct agent_core **ret,
@@ -104,7 +104,7 @@ void agent_core_free(struct agent_core *c);
 /* Restores an earlier agent's state on this node. Call it before the first input. */
 void agent_core_restore_term(struct agent_core *c, const struct seen_term *seen);
 /* Restores the last contact with the coordinator and the end of the epochs' lease (agent_core_contact). Without this
- * call there was no contact. */
+ * call, the core assumes that there was no contact. */
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until);
 void agent_core_restore_job(struct agent_core *c, const Titan__Internal__AgentJobRecord *record);
 
@@ -120,7 +120,8 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
                         int64_t now);
 
 /* --- inputs ------------------------------------------------------------------------------------------------------- */
-/* A stream to the coordinator is open: sends a registration. Sample all workers first, because it reports them. */
+/* A stream to the coordinator is open: sends a registration. Sample all workers before this call, because the
+ * registration reports them. */
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out);
 /* Sets the address for heartbeats as datagrams, if the options name an address. Call it before the session is up. */
@@ -129,31 +130,32 @@ void agent_core_coordinator(struct agent_core *c, const Titan__Internal__Coordin
                             struct agent_actions *out);
 /* An answer to AGENT_START_WORKER. */
 void agent_core_started(struct agent_core *c, uint64_t worker_id, int64_t pid, int64_t now, struct agent_actions *out);
-/* The worker proved its identity (token); also after a reconnect. */
+/* The worker proved its identity by its token. Also called after a reconnect. */
 void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerRegistration *registration, int64_t now,
                           struct agent_actions *out);
 void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__Internal__WorkerToAgent *m, int64_t now,
                        struct agent_actions *out);
 struct agent_exit {
     int code, signal;   /* code -1: a signal ended the worker; then signal 0 = unknown */
-    const char *reason; /* its last words, or the reason why it did not start */
+    const char *reason; /* the worker's last message, or the reason why it did not start */
     uint64_t last_step;
     bool out_of_memory; /* killed for its memory; reason has limit and peak */
     bool not_started;
-    bool node_short; /* ... the node lacks descriptors, memory or a responsive folder: not the worker's fault */
-    bool refused;    /* ... this node does not start workers of that job */
+    /* not started because the node lacks descriptors, memory or a responsive folder: not the worker's fault */
+    bool node_short;
+    bool refused; /* not started because this node does not start workers of the job */
 };
-/* Called once; no other input for that worker follows. */
+/* Called once per worker; no other input for the worker follows. */
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,
                        struct agent_actions *out);
-/* Call agent_core_sample() every AGENT_SAMPLE_MS while agent_core_watches(). */
+/* Call agent_core_sample() every AGENT_SAMPLE_MS while agent_core_watches() returns true. */
 #define AGENT_SAMPLE_MS 25
 #define AGENT_LEASE_MS 250
 bool agent_core_watches(const struct agent_core *c);
 void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
                        struct agent_actions *out);
-/* A datagram from another agent, or from the coordinator if its proof holds. from: its sender (host:port), for the
- * answer. */
+/* Handles a datagram from another agent or the coordinator; the core checks its proof. from: the sender (host:port),
+ * for the answer. */
 void agent_core_peer(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
                      struct agent_actions *out);
 /* Gives the present GPUs of the slots and the workers in them. The coordinator gets changes only. */
@@ -162,21 +164,22 @@ void agent_core_gpus(struct agent_core *c, const Titan__Internal__NodeGpus *gpus
 /* Call agent_core_tick() at agent_core_deadline(). */
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_core_deadline(const struct agent_core *c); /* INT64_MAX = none */
-/* From now on nothing starts. With quiet, only the checkpoints of ending workers are reported, because the coordinator
- * stops with this agent and its jobs resume from these checkpoints. Without quiet, ends are reported as usual. */
+/* From now on no worker starts. If quiet is set, the core reports only the checkpoints of ending workers, because the
+ * coordinator stops with this agent, and its jobs resume from these checkpoints. Otherwise the core reports ends as
+ * usual. */
 void agent_core_drain(struct agent_core *c, bool quiet);
 /* Asks this coordinator, and each later coordinator, to move the workers elsewhere within deadline_ms. */
 void agent_core_leave(struct agent_core *c, uint32_t deadline_ms, int64_t now, struct agent_actions *out);
 
 /* --- what can be asked -------------------------------------------------------------------------------------------- */
-/* Asserts the invariants between two inputs. True, or the process ends. */
+/* Asserts the invariants between two inputs. Returns true; a broken invariant ends the process. */
 bool agent_core_check(const struct agent_core *c);
 uint64_t agent_core_term(const struct agent_core *c); /* highest term seen */
 /* Send time of the newest message that a coordinator answered; INT64_MIN = never. */
 int64_t agent_core_contact(const struct agent_core *c);
 /* End of the epochs' lease without a coordinator; 0 = no lease. The caller stores contact and lease for the next agent
- * of this boot, before it carries out an input's actions. Workers get the lease at least every AGENT_LEASE_MS, and
- * before all other actions when its end moved by AGENT_LEASE_MS. */
+ * of this boot, before it carries out an input's actions. The caller also sends the lease to the workers, at least
+ * every AGENT_LEASE_MS. When the lease's end moved by AGENT_LEASE_MS, the caller does so before all other actions. */
 int64_t agent_core_epoch_until(const struct agent_core *c);
 bool agent_core_registered(const struct agent_core *c); /* the session is acknowledged and will not end now */
 uint64_t agent_core_epoch(const struct agent_core *c, uint64_t job_id); /* highest accepted epoch; 0 = none */

@@ -125,8 +125,8 @@ void api_audit_flush(struct coordinator *c, bool all)
         batch_free(&batch);
 }
 
-/* Is the failure the caller's doing, or a vain attempt? A lack of disk or memory is neither, and could not be stored
- * anyway. */
+/* Is the failure the caller's doing, or an attempt in vain? A lack of disk or memory is neither, and its record could
+ * not be stored anyway. */
 static bool of_caller(titan_status status)
 {
     switch (status) {

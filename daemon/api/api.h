@@ -46,8 +46,8 @@ void api_audit_flush(struct coordinator *c, bool all);
 
 /* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h -------------------------------------------------- */
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret);
-/* The key under which requests are counted and idempotency keys are kept apart: "uid:N", "user:NAME", "user:" without a
- * name. */
+/* Returns the user's key, by which requests are counted and idempotency keys of different users are kept apart:
+ * "uid:N", "user:NAME", "user:" without a name. */
 const char *api_user_key(struct arena *memory, const struct auth_user *u);
 /* May this identity call the method on this job? TITAN_EPERM, TITAN_ENOTFOUND (also for a job that it may not know of).
  * A refusal goes on record. */
@@ -58,9 +58,9 @@ titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned 
  * api_review() asks for all open calls. ret: the identity's user, always set. TITAN_EPERM has the reason. */
 titan_status api_admit(struct coordinator *c, const struct rpc_identity *identity, unsigned method,
                        struct auth_user *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Rights have ended or changed: ends calls and connections that have lost their rights. */
+/* Call it when rights have ended or changed. Ends calls and connections that have lost their rights. */
 void api_review(struct coordinator *c);
-/* May the user see all jobs, or only its own? */
+/* May the user see all jobs, or only its own jobs? */
 bool api_sees_all(const struct coordinator *c, const struct auth_user *u, unsigned method);
 /* Puts the call on record, in the batch of its changes. */
 void api_audit(struct batch *out, const struct auth_user *u, unsigned method, uint64_t job_id);
@@ -122,7 +122,8 @@ void api_renew(struct rpc_call *call, const ProtobufCMessage *request, void *dat
 void api_logs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_logs_drain(struct rpc_call *call, void *data);
 void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
-/* The job has changed: its followers ask its new nodes, and end soon after the job has. */
+/* Call it when the job has changed. Streams that follow its logs ask its new nodes, and end soon after the job has
+ * ended. */
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
 
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n);

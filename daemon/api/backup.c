@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backup: copies the store on a thread of the pool, signs the copy, and sends it while reading it. The copy is in the
- * state directory, or in $TMPDIR if that has no room. */
+ * state directory, or in $TMPDIR if the state directory has no room. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -105,7 +105,8 @@ static void copy(uv_work_t *work)
     (void)stat(b->store, &file);
     (void)stat(wal, &log);
     const uint64_t size = (uint64_t)file.st_size + (uint64_t)log.st_size;
-    /* Room for two copies: the store keeps growing, and a copy that fills the disk would stop it. */
+    /* Asks for room for two copies, because the store keeps growing, and a copy that fills the disk would stop the
+     * store. */
     if (!has_room(b->state_dir, 2 * size) && has_room(tmp, size)) {
         if (snprintf(b->folder, sizeof(b->folder), "%s/titan-backup-XXXXXX", tmp) < (int)sizeof(b->folder) &&
             mkdtemp(b->folder))
@@ -196,6 +197,6 @@ void api_backup_closed(struct rpc_call *call, bool cancelled, void *data)
     titan_assert(c->backup == b && b->call);
     rpc_call_set_data(TAKE(b->call), NULL);
     c->backup = NULL;
-    if (!b->copying) /* a copy under way is freed at its end */
+    if (!b->copying) /* a copy under way frees b at its end */
         backup_free(b);
 }

@@ -27,7 +27,7 @@ struct pending {
     struct auth_user user;
     char by[192], node[ENROLMENT_NODE], uri[PKI_URI_MAX], reason[API_REASON_MAX + 1];
     int64_t now_ms, invited_ms, denied_before_ms;
-    struct token token; /* join: id and hash; enroll: the received ones */
+    struct token token; /* join: id and hash of the new token; enroll: id and hash of the received token */
     char token_text[TOKEN_TEXT];
     uint8_t key_hash[PKI_KEY_HASH];
     struct buf request;
@@ -276,7 +276,7 @@ static titan_status prepare_enroll(struct pending *p, const Titan__Internal__Enr
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
     TRY(check_node(r->node, err));
     TRY(token_parse(r->token, p->token.id, p->token.hash, err));
-    /* Any machine may send a wrong token: it costs no write and no signature. */
+    /* Any machine may send a wrong token. So a wrong token must cost no write and no signature. */
     TRY(enrolment_join_find(store_reader(p->c->store), p->token.id, p->token.hash, err));
     TRY(pki_request_check(r->request.data, r->request.len, p->key_hash, err));
     TRY(enrol_can_sign(p->c->enrol, &a, err)); /* before the token is used up */
@@ -369,7 +369,7 @@ static void revocation_written(void *arg, const struct titan_error *stored)
         pending_free(p);
         return;
     }
-    /* Deny the name once more: another revocation may have failed meanwhile and undone this denial. */
+    /* Deny the name once more, because another revocation may have failed meanwhile and undone this denial. */
     (void)!enrol_deny(c->enrol, p->uri, p->now_ms);
     tlog_warn(enrol_log(c->enrol), "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by,
               p->reason);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CheckNodes: asks every node's agent what would not work. A node that does not answer in time is reported as such.
+/* CheckNodes: asks every node's agent what would not work. If a node does not answer in time, this is reported.
  *
  * Two rounds. First each node checks itself and sends its mark of each configured root, which the coordinator compares.
  * Then each node tries to reach the NEIGHBOURS nodes after it in the list: by a datagram, as agents do, and by a TCP
@@ -15,7 +15,7 @@
 
 #define WAIT_MS 5000
 #define REACH_WAIT_MS 5000
-#define PROBE_MS 1000 /* two tries: the first may wait for a name and lose its datagrams */
+#define PROBE_MS 1000 /* time for two tries, because the first may wait for a name and lose its datagrams */
 #define REQUESTS_MAX 16
 #define FINDINGS_MAX 128
 #define NEIGHBOURS 8
@@ -173,7 +173,7 @@ static void send_reach(struct check_request *r, struct checked_node *const *ther
 
 static void on_timer(uv_timer_t *timer);
 
-/* All nodes have answered, or the time is over. */
+/* Ends the round: all nodes have answered, or the time is over. */
 static void round_over(struct check_request *r)
 {
     titan_assert(r->call);
@@ -271,7 +271,7 @@ static void each_node(const struct core_node *node, void *data)
     n->message->node = arena_strdup(&r->memory, node->name);
     n->message->findings = arena_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
     n->session = node->connected ? core_node_session(r->owner->core, node->name) : 0;
-    struct checked_node **at = &r->nodes; /* by name, so that each check compares with the same node */
+    struct checked_node **at = &r->nodes; /* sorted by name, so that each check compares with the same node */
     while (*at && strcmp((*at)->name, n->name) < 0)
         at = &(*at)->next;
     n->next = *at;
@@ -285,7 +285,8 @@ static void each_node(const struct core_node *node, void *data)
     found(r, n, "address", alone,
           alone ? arena_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
                 : node->address);
-    /* The coordinator listens for datagrams, and agents beyond a network send them. */
+    /* Where the coordinator listens for datagrams, an agent on another machine should send its heartbeats as
+     * datagrams. */
     if (r->owner->heartbeat_sockets && !session_is_local(r->owner, n->session))
         found(r, n, "datagrams", !node->by_datagram,
               node->by_datagram

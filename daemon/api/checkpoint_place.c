@@ -20,7 +20,7 @@ bool place_named(const struct recipe *r)
     return r->checkpoint.folder[0] == '/' || r->job.dump_folder[0] == '/';
 }
 
-/* Is the folder closed to titand? Workers that are their jobs' users may still get there. */
+/* Is the folder closed to titand? Workers that run as their jobs' users may still have access. */
 static bool closed(const char *folder)
 {
     struct stat st;
@@ -60,7 +60,8 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err)
 
 /* --- the owner's right -------------------------------------------------------------------------------------------- */
 
-/* Finds the user when the owner file names only a job: the user of that job. False: the job must be looked up first. */
+/* Finds the user of a folder. If the owner file names only a job, this is the user of that job. False: the job must be
+ * looked up first. */
 static bool find_user(struct place_rights *p, struct folder_found *f)
 {
     unsigned long long job = 0, store = 0;
@@ -86,7 +87,7 @@ static bool may_begin(const struct place_rights *p, const struct folder_found *f
 }
 
 /* Admits a path that the run reads; an admin may place it anywhere. Workers judge what cannot be seen from here. seen:
- * FOLDER_USER_TEXT; NULL = no worker asks again. */
+ * gets the owner as text (FOLDER_USER_TEXT bytes), for the check by the workers; NULL = no worker checks again. */
 static titan_status admit_reading(struct place_rights *p, const struct recipe_path *at, char *seen,
                                   struct titan_error *err)
 {
@@ -222,7 +223,7 @@ titan_status place_look(const struct recipe *r, struct place *p, struct titan_er
     if (p->resumes_step == 0)
         return TITAN_OK;
 
-    /* Notes how the run changes the learning rate of the folder's owner. */
+    /* Notes how the run's learning rate differs from the recipe of the job that owns the folder. */
     _cleanup_(buf_free) struct buf line = BUF_INIT;
     _cleanup_free_ struct recipe *other = malloc(sizeof(*other));
     if (!other)

@@ -36,14 +36,14 @@ titan_status place_admit(struct place_rights *p, struct recipe *r, const struct 
                          struct titan_error *err) TITAN_MUST_USE;
 /* The checkpoint folder of a recipe, for a run that is to begin there. */
 struct place {
-    bool empty;              /* the run needs a folder without checkpoints */
-    bool local;              /* a folder invisible from here does not exist */
-    struct buf *notes;       /* gets lines about the consequences */
-    char folder[PATH_MAX];   /* its absolute path */
-    uint64_t resumes_step;   /* step of the checkpoint in it that the run continues; 0 = none */
-    struct titan_error held; /* TITAN_ECONFLICT: the recipe cannot have the folder, because of its checkpoints: they are
-                              * of another recipe, there are some although `empty` is set, or that of
-                              * checkpoint.load_step is not among them */
+    bool empty;            /* the run needs a folder without checkpoints */
+    bool local;            /* a folder invisible from here does not exist */
+    struct buf *notes;     /* gets lines about the consequences */
+    char folder[PATH_MAX]; /* its absolute path */
+    uint64_t resumes_step; /* step of the checkpoint in it that the run continues; 0 = none */
+    /* TITAN_ECONFLICT: the recipe cannot have the folder because of the checkpoints in it: they are of another recipe,
+     * they exist although `empty` is set, or the checkpoint of checkpoint.load_step is missing */
+    struct titan_error held;
 };
 titan_status place_look(const struct recipe *r, struct place *p, struct titan_error *err) TITAN_MUST_USE;
 /* Does checkpoint.initial_load_path hold what the recipe says: a checkpoint, or Hugging Face weights? TITAN_EINVAL: it

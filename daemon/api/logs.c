@@ -120,7 +120,8 @@ static void finish(struct log_request *r, const struct titan_error *err)
         rpc_call_finish(call, TITAN_OK, NULL);
 }
 
-/* Records the first node whose logs are incomplete. The rest is sent, and the end names this node. */
+/* Records the first node whose logs are incomplete. The other logs are still sent, and the end of the stream names this
+ * node. */
 static void note_cut(struct log_request *r, const char *node, const char *why)
 {
     if (r->cut.status == TITAN_OK)
@@ -156,8 +157,8 @@ static void drain(struct log_request *r)
         finish(r, r->cut.status == TITAN_OK ? NULL : &r->cut);
 }
 
-/* Makes room for len more bytes within the limits of r's identity and of all. Ends the streams that hold most, one by
- * one. */
+/* Makes room for len more bytes within the limit of r's identity and the limit of all clients. Ends one stream after
+ * the other, first the stream that holds most. */
 static void make_room(struct log_request *r, size_t len)
 {
     while (r->call) {
@@ -301,7 +302,7 @@ void api_logs_job_moved(struct coordinator *c, uint64_t job_id)
 static titan_status begin(struct coordinator *c, const struct rpc_call *call, const Titan__V1__LogsRequest *request,
                           bool *ret_ended, struct titan_error *err)
 {
-    size_t n = 0, of_one = 0; /* of_one: one user's streams leave room for others' */
+    size_t n = 0, of_one = 0; /* of_one: streams of this user, which must leave room for other users' streams */
     for (const struct log_request *r = c->log_requests; r; r = r->next, n++)
         of_one += r->call && strcmp(rpc_call_identity(r->call)->name, rpc_call_identity(call)->name) == 0;
     if (c->closing)

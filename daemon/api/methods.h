@@ -10,7 +10,7 @@
 const struct rpc_method *api_methods(size_t *ret_n);
 /* Only the agents' methods, for a separate server. */
 const struct rpc_method *api_agent_methods(size_t *ret_n);
-/* rpc_server_options.authorize for that table. */
+/* rpc_server_options.authorize for these tables. */
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
                            struct titan_error *err) TITAN_MUST_USE;
 /* rpc_server_options.check: the caller still has the right, and every request field is within its range

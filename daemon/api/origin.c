@@ -61,8 +61,8 @@ titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint6
     return job_recipe(store_reader(c->store), job_id, &ret->text, err);
 }
 
-/* Clears all fields, but only the first byte of each path: every submit calls this, and few submits continue another
- * job. */
+/* Clears all fields. Of each path it clears only the first byte, because every submit calls this and few submits
+ * continue another job. */
 void origin_init(struct origin *o)
 {
     memset(o, 0, offsetof(struct origin, jobs_dir));
@@ -139,7 +139,9 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
         const size_t n = strlen(o->jobs_dir) + 1;
         (void)snprintf(own, sizeof(own), "%.*s", (int)(n + strcspn(o->folder + n, "/")), o->folder);
         if (lstat(own, &st) != 0 && errno == ENOENT)
-            return TITAN_OK; /* no worker made it, and with titan-spawnd its user cannot: the new job gets its own */
+            /* no worker made the folder, and with titan-spawnd the job's user cannot make it: the new job gets its own
+             * folder */
+            return TITAN_OK;
     }
     TRY(set_path("checkpoint.folder", r->checkpoint.folder, sizeof(r->checkpoint.folder), o->folder, err));
     grant(o, o->folder);
@@ -156,7 +158,7 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
     if (o->newest_step == 0 && before->checkpoint.load_step >= 0)
         return TITAN_OK;
     if (r->checkpoint.load_step == before->checkpoint.load_step) {
-        /* If the job had gone back to a step and no manifest records it, the folder's newest checkpoint may be of the
+        /* If no manifest records that the job had gone back to a step, the folder's newest checkpoint may be of the
          * abandoned branch. */
         const bool known = folder_branches(way, &branches, NULL) == TITAN_OK && branches > 0;
         const bool named = before->checkpoint.load_step >= 0 && !known && folder_has_step(way, o->newest_step);
@@ -201,8 +203,8 @@ titan_status origin_apply(struct origin *o, const struct auth_user *u, struct re
     if (o->resumed)
         return resume(o, r, err);
 
-    /* Begins from one checkpoint, by its path: a run that restarts before its own first checkpoint begins from the same
-     * one. If the folder is invisible from here, the workers look for it. */
+    /* The recipe names one checkpoint by its path. So a run that restarts before its own first checkpoint begins from
+     * the same checkpoint. If the folder is invisible from here, the workers look for it. */
     _cleanup_(folder_found_clear) struct folder_found found = {0};
     const int64_t asked = r->checkpoint.load_step;
     uint64_t newest;

@@ -25,7 +25,8 @@ struct origin {
     const char *granted[3]; /* paths that the caller may use only through this job; NULL ends them */
     char jobs_dir[PATH_MAX];
     char folder[PATH_MAX]; /* the job's checkpoint folder; made by origin_apply */
-    char begins[PATH_MAX]; /* checkpoint resolved from "job:ID"; "" = none, or the newest when the run begins */
+    /* checkpoint that "job:ID" stands for; "" = none, or the run takes the newest checkpoint when it begins */
+    char begins[PATH_MAX];
 };
 
 void origin_init(struct origin *o);
@@ -34,8 +35,8 @@ void origin_init(struct origin *o);
  * not ended. */
 titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint64_t job_id, bool resume,
                          struct origin *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Puts the folder, or the checkpoint, into u's recipe r, which is parsed and not yet resolved. May block. local: paths
- * invisible from here do not exist. */
+/* Puts the job's folder, or its checkpoint, into u's recipe r, which is parsed and not yet resolved. May block. local:
+ * paths invisible from here do not exist. */
 titan_status origin_apply(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Checks a resumed job against the resolved recipe: the keys that determine the numbers are equal, and steps are left

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quota.h - limits on one user's submits (docs/operations.md, "Limits"). A user is a job owner, by name, whatever
- * proves the name and whichever operator submits for it. Loop thread only. */
+/* quota.h - limits on one user's submits (docs/operations.md, "Limits"). A user here is a job owner's name. It does not
+ * matter what proves the name, or which operator submits for the owner. Loop thread only. */
 #ifndef TITAN_DAEMON_API_QUOTA_H
 #define TITAN_DAEMON_API_QUOTA_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes of existing jobs and nodes: answered when durable. */
+/* Changes of existing jobs and nodes. They are answered when they are durable. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,11 +47,11 @@ void api_request_closed(struct rpc_call *call, bool cancelled, void *data)
         *waiting = NULL;
 }
 
-/* Asks the core: fills out and, in the answer's memory, the reply. */
+/* Asks the core. Fills the batch `out`, and the reply in the answer's memory. */
 typedef titan_status (*ask_core)(struct coordinator *c, const ProtobufCMessage *request, struct answer *a,
                                  struct batch *out, struct titan_error *err);
 
-/* A method on a node, or on a job: then the call needs a right to it (api_may). */
+/* A method on a node or a job. A call on a job needs a right to this job (api_may). */
 struct asking {
     ask_core ask;
     unsigned method;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Submit: checks the request and the recipe, stores the job, answers, hands the job to the core. If nodes may be too
- * few, the core comes first, so that the answer can name what the job waits for.
+ * few, the core gets the job before the answer, so that the answer can name what the job waits for.
  *
  * A file thread (daemon/common/file_pool.h) parses, checks and prints the recipe. All callers wait for the loop, and
- * every epoch waits for the store's writer thread, so neither may open the recipe's paths: they may be on a dead file
+ * every epoch waits for the store's writer thread, so neither may open the recipe's paths, which may be on a dead file
  * server. Such a path costs only its own submit, after CHECK_MS; users take turns. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +22,8 @@
 #include "daemon/api/origin.h"
 #include "daemon/api/quota.h"
 
-/* The present nodes, by device kind: the most memory per slot of a connected node (the largest run may need it), and
- * the slots of nodes that take jobs. */
+/* What the present nodes supply, by device kind. memory: the most per slot of a connected node, which the largest run
+ * may need. Slots are counted on nodes that take jobs. */
 struct supply {
     struct slots {
         uint64_t memory, machine; /* machine: most memory of one node */
@@ -37,7 +37,8 @@ struct submit {
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
     struct supply supply;
-    bool one_machine;    /* copy of the coordinator's option: the coordinator may be gone when a thread reads it */
+    /* copy of the coordinator's option, because the coordinator may be gone when a thread reads it */
+    bool one_machine;
     uint32_t user_slots; /* also a copy of the coordinator's option */
     struct job job;
     struct rpc_identity identity; /* the submitter, and its user */
@@ -51,12 +52,13 @@ struct submit {
     struct buf changes;      /* lines: keys that differ from the origin's */
     uint64_t asks;           /* job named by the recipe, which the loop must look up; 0 = none */
     struct titan_error err;  /* why the submit fails */
-    struct titan_error held; /* fault of its folder; ignored if the same submit was stored before, by its key */
+    struct titan_error held; /* fault of its folder; ignored if a submit with the same key was stored before */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
     struct place_rights rights;
     struct origin origin; /* the job that it continues, if any */
-    struct recipe recipe; /* resolved. Last, and not cleared before it is filled: it is most of this struct */
+    /* resolved; the last field, and not cleared before it is filled, because it is most of this struct */
+    struct recipe recipe;
 };
 
 static void submit_free(struct submit *s)
@@ -141,14 +143,14 @@ static uint32_t own_budget(const struct recipe *r, int64_t budget)
 
 /* --- the recipe --------------------------------------------------------------------------------------------------- */
 
-/* Resolves the recipe's paths. If the recipe names a job, sets s->asks and returns: the loop must look up the job
- * first. */
+/* Resolves the recipe's paths. If the recipe names a job, sets s->asks and returns, because the loop must look up the
+ * job first. */
 static titan_status place_paths(struct submit *s, const char *recipe_path, struct titan_error *err)
 {
     static const struct paths_options no_roots;
     struct recipe *r = &s->recipe;
     struct recipe_path paths[RECIPE_PATHS_MAX];
-    char folder[PATH_MAX]; /* relative paths start in the recipe's */
+    char folder[PATH_MAX]; /* the recipe's folder, where relative paths start */
     const char *slash = strrchr(recipe_path, '/');
     uint64_t named;
     const int n = recipe_path[0] == '/' ? recipe_paths(r, paths) : 0;
@@ -194,8 +196,8 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
         return TITAN_OK;
     TRY(origin_check(&s->origin, r, err));
     TRY(collect_worlds(r, spec, err));
-    /* Data on several machines is checked by the workers, where they read it. If workers are their jobs' users, they
-     * also check what is closed to titand. */
+    /* With several machines, the workers check the data where they read it. Workers that run as their jobs' users also
+     * check data that is closed to titand. */
     const titan_status seen = s->one_machine ? recipe_check_data(r, NULL, err) : TITAN_OK;
     if (seen != TITAN_OK && !(seen == TITAN_EPERM && r->job.as_user))
         return err->status = TITAN_EINVAL; /* the client's recipe is wrong, whatever is wrong with the file */
@@ -269,7 +271,7 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
         titan_error_hint(err, "wait until some have run, or cancel some");
         return TITAN_ELIMIT;
     }
-    /* A copy of the request: the caller's ends with the handler. */
+    /* Copies the request, because the caller's request ends with the handler. */
     const size_t bytes = protobuf_c_message_get_packed_size(&request->base);
     _cleanup_free_ uint8_t *packed = malloc(bytes + 1);
     if (packed)
@@ -383,7 +385,7 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
         s->job.folder = folder;
     }
     if (status == TITAN_OK && s->held.status != TITAN_OK) {
-        /* An earlier submit with the same key comes first: the folder may hold that job's own checkpoints. */
+        /* An earlier submit with the same key comes first, because the folder may hold that job's own checkpoints. */
         status = job_find_key(db, &s->job, &s->existing, err);
         if (status == TITAN_OK && !s->existing) {
             status = s->held.status;
@@ -447,7 +449,8 @@ static void written(void *arg, const struct titan_error *err)
         submit_free(s);
         return;
     }
-    /* The reason why a job waits for nodes is known only after placement. A job with room is answered before that. */
+    /* The reason why a job waits for nodes is known only after placement. A submit of a job with room is answered
+     * before the placement. */
     const uint64_t id = s->existing ? s->existing : s->job.id;
     const bool may_wait = supply_for(&s->supply, s->job.spec.device).number < s->job.spec.min_workers;
     if (may_wait)
@@ -517,7 +520,7 @@ static void checked(struct file_task *k)
     }
 }
 
-/* A thread may still hold the submit: only its call and its user, which do not change, are used here. */
+/* A thread may still hold the submit. So only its call and its user, which do not change, are used here. */
 static void given_up(struct file_task *k, bool started)
 {
     titan_assert(submit_of(k)->owner->submitting > 0);
@@ -575,7 +578,7 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
         written(s, &err);
 }
 
-/* Drops a submit that has not begun; a begun one is stored all the same. */
+/* Drops a submit that has not begun. A submit that has begun is stored all the same. */
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data)
 {
     struct coordinator *c = data;

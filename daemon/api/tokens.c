@@ -12,7 +12,7 @@
 
 #define TTL_DEFAULT_S (30 * 86400)
 
-/* A change of the table on its way into the store. */
+/* A change of the token table on its way into the store. */
 struct token_write {
     struct rpc_call *call; /* must be first (api_request_closed); NULL when the client has gone */
     struct coordinator *owner;
@@ -36,7 +36,7 @@ static titan_status write_token(struct db *db, void *arg, struct titan_error *er
 struct made {
     struct arena *memory;
     int64_t now_ms;
-    char by[TOKEN_ID_TEXT + 16]; /* end of the actor name of such calls */
+    char by[TOKEN_ID_TEXT + 16]; /* end of the actor name of calls with the token */
     char **tokens, **joins;
     size_t n_tokens, cap_tokens, n_joins, cap_joins;
 };
@@ -94,7 +94,8 @@ static void written(void *arg, const struct titan_error *err)
 {
     struct token_write *w = arg;
     struct coordinator *c = w->owner;
-    if (c->auth && w->revoke) /* revoke once more: another revocation may have failed meanwhile and undone this one */
+    /* revoke once more: another revocation may have failed meanwhile and undone this revocation */
+    if (c->auth && w->revoke)
         auth_revoke_token(c->auth, w->token.id, err->status == TITAN_OK && !w->before_ms ? w->at_ms : w->before_ms);
     else if (err->status == TITAN_OK && c->auth && !w->revoke)
         auth_put_token(c->auth, &w->token, w->at_ms);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams from the store: events and metrics. A watcher remembers how far it has sent. When something new is durable,
- * or its stream has room again, it reads on from there. So it sends stored rows, in order, without gaps; steps repeated
- * after a recovery are sent again. */
+ * or its stream has room again, it continues to read from there. So it sends stored rows, in order, without gaps; steps
+ * repeated after a recovery are sent again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,8 @@
 #include "daemon/api/api.h"
 
 #define READ_AT_ONCE 64 /* rows of one query */
-#define READS_MAX 4     /* queries in a row before other calls run: rows of other users' jobs fill no queue */
+/* queries in a row before other calls run; rows of other users' jobs are not sent, so they never fill the queue */
+#define READS_MAX 4
 #define READ_ON_MS 1
 
 struct watcher {
@@ -39,7 +40,7 @@ static void with_owner(const struct job *job, void *data)
     w->last_seen = job_owned_by(job, &(struct job_owner){w->user.uid, w->user.name});
 }
 
-/* May the watcher see events of this job? Its own jobs, and events of no job. */
+/* May the watcher see events of this job? A user sees events of its own jobs, and events of no job. */
 static bool may_see(struct watcher *w, uint64_t job_id)
 {
     struct coordinator *c = w->owner;
@@ -243,7 +244,7 @@ static void begin(struct coordinator *c, struct rpc_call *call, unsigned method,
     struct auth_user u;
     bool ended = false;
     titan_status status = TITAN_OK;
-    size_t of_one = 0; /* one user's streams leave room for others' */
+    size_t of_one = 0; /* streams of this user, which must leave room for other users' streams */
     for (const struct watcher *w = c->watchers; w; w = w->next)
         of_one += strcmp(rpc_call_identity(w->call)->name, rpc_call_identity(call)->name) == 0;
     api_user(c, call, &u);

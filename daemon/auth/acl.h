@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* acl.h - evaluates a POSIX access list (acl(5)) for a user. The list's bytes are untrusted: a foreign file system
- * (FUSE, NFS) may return anything. */
+/* acl.h - evaluates a POSIX access list (acl(5)) for a user. The list's bytes are untrusted, because a foreign file
+ * system (FUSE, NFS) may return anything. */
 #ifndef TITAN_DAEMON_AUTH_ACL_H
 #define TITAN_DAEMON_AUTH_ACL_H
 

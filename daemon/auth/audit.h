@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* audit.h - the audit record of calls: every call that changed something, and every refusal or failure of such a call.
  *
- * A storm must not fill the store. The first refusal or failure per actor, method and outcome is an event at once. The
- * later ones within a minute are one event with their number, when the minute is over. */
+ * A storm must not fill the store. The first refusal or failure per actor, method and outcome is an event at once. When
+ * a minute is over, the later refusals and failures within it become one event with their count. */
 #ifndef TITAN_DAEMON_AUTH_AUDIT_H
 #define TITAN_DAEMON_AUTH_AUDIT_H
 
@@ -12,7 +12,7 @@
 #include "base/error.h"
 
 #define AUDIT_WINDOW_MS 60000
-#define AUDIT_SLOTS 256 /* distinct actors and methods within a minute; the rest is counted as one */
+#define AUDIT_SLOTS 256 /* distinct actors and methods within a minute; further actors and methods count as one */
 
 struct audit_record {
     char actor[256], why[256]; /* why: text of the first refusal */

@@ -26,8 +26,8 @@
 
 /* --- what came ---------------------------------------------------------------------------------------------------- */
 
-/* Checks the certificate: it is for our key and name, and of the CA sent with it. That CA also signed the server's
- * certificate. */
+/* Checks that the certificate is for our key and name, and that the CA sent with it signed it. This CA also signed the
+ * server's certificate. */
 static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, const struct buf *key, const char *node,
                                  struct buf *certificate, struct buf *ca, struct titan_error *err)
 {
@@ -133,7 +133,8 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     struct rpc_tls anonymous = {.certificate = "", .key = ""};
     TRY(certs_dir(p->dir, err));
     TRY(certs_write(files->ca, &join->ca, false, err));
-    if (access(p->key, F_OK) == 0) { /* uses the key of an attempt with a lost answer: a token is good for one key */
+    /* uses the key of an attempt whose answer was lost, because a token is good for one key */
+    if (access(p->key, F_OK) == 0) {
         TRY(file_read(p->key, PKI_PEM_MAX, &key, err));
     } else {
         TRY(pki_key_make(&key, err));
@@ -145,7 +146,7 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     titan_status status = check_answer(reply, &key, join->node, &certificate, &ca, err);
     titan__internal__enroll_response__free_unpacked(reply, NULL);
     TRY(status);
-    /* An interrupted join starts again from here: the token is still good for this key. */
+    /* An interrupted join starts again from here, because the token is still good for this key. */
     TRY(certs_write(files->key, &key, true, err));
     TRY(write_answer(files, &certificate, &ca, err));
     TRY(keep_place(p, join, err));
@@ -153,7 +154,7 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     TRY(certs_write(p->joined, &id, false, err));
     (void)unlink(p->key);
 
-    /* Waits until the certificate begins: right after a revocation it begins with the next second. */
+    /* Waits until the certificate begins. Right after a revocation it begins with the next second. */
     struct pki_certificate c;
     if (pki_read(certificate.data, certificate.len, &c, NULL) == TITAN_OK) {
         const int64_t left_ms = c.from_ms - clock_wall_ms();

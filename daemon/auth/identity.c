@@ -62,7 +62,7 @@ titan_status auth_list_add(struct auth_list *list, const char *entry, struct tit
     return TITAN_OK;
 }
 
-/* Is the caller on the list? uid JOB_NO_ID: a name of a certificate, which is in no group of this machine. */
+/* Is the caller on the list? uid JOB_NO_ID: `name` is from a certificate, and in no group of this machine. */
 static bool listed(const struct auth_list *list, int64_t uid, const char *name, const gid_t *groups, int n_groups)
 {
     titan_assert(list->n <= AUTH_LIST_MAX && (n_groups == 0 || groups));

@@ -2,9 +2,9 @@
 /* identity.h - maps what the transport has proved about a caller (rpc_identity) to a user with roles.
  *
  * Unix socket: the process's uid. The uid is admin or operator if the configuration lists it, its name or one of its
- * groups. Root is always admin, and so is the daemon's own uid if a person started the daemon. Root and the own uid may
- * speak for a node. Certificate: a node or a user, by SPIFFE name. Token: its user and role. Plain TCP (served with
- * --insecure only): anonymous. */
+ * groups. Root is always admin, and so is the daemon's own uid if a person started the daemon. Root and the daemon's
+ * own uid may speak for a node. Certificate: a node or a user, by SPIFFE name. Token: its user and role. Plain TCP
+ * (served with --insecure only): anonymous. */
 #ifndef TITAN_DAEMON_AUTH_IDENTITY_H
 #define TITAN_DAEMON_AUTH_IDENTITY_H
 
@@ -28,8 +28,8 @@ struct auth_list {
 titan_status auth_list_add(struct auth_list *list, const char *entry, struct titan_error *err) TITAN_MUST_USE;
 
 struct auth_user;
-/* Is the user in checkpoint.shared_with: comma-separated entries, "*" = all? An invalid entry matches no user. Any
- * thread; may block. */
+/* Is the user in the list checkpoint.shared_with? Its entries are separated by commas; "*" = all users. An invalid
+ * entry matches no user. Any thread; may block. */
 bool auth_shared_with(const char *entries, const struct auth_user *u);
 
 struct auth_options {
@@ -57,7 +57,7 @@ bool auth_private_jobs(const struct auth *a); /* NULL: false */
 
 /* Checks the header of a bearer token, "Bearer titan_...". *ret is the argument for rpc_call_set_identity().
  * TITAN_EPERM: the token is unknown, expired or revoked, or arrives over plain TCP. If the secret belongs to a known
- * token, *ret is set even then, so that a refusal names the user. Otherwise its kind is RPC_ID_NONE. */
+ * token, *ret is set even then, so that a refusal names the user. Otherwise the kind of *ret is RPC_ID_NONE. */
 titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_identity *transport, int64_t now_ms,
                          struct rpc_identity *ret, struct titan_error *err) TITAN_MUST_USE;
 /* If a is NULL, every caller may call everything (a server without an authority, in tests). */
@@ -73,7 +73,8 @@ void auth_put_token(struct auth *a, const struct token *token, int64_t now_ms);
  * unknown token. */
 int64_t auth_revoke_token(struct auth *a, const char *id, int64_t at_ms);
 
-/* True: an admin, or a caller that needs no identity. Paths that it names are opened with the daemon's rights. */
+/* Is the user an admin, or a caller that needs no identity? Paths that such a user names are opened with the daemon's
+ * rights. */
 static inline bool auth_trusted(const struct auth_user *u)
 {
     return u->roles & (POLICY_BIT(POLICY_ADMIN) | POLICY_BIT(POLICY_ANONYMOUS));

@@ -129,7 +129,7 @@ titan_status join_load(const char *path, struct join_file *ret, struct titan_err
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     *ret = (struct join_file){.ca = BUF_INIT};
     titan_status status = certs_read_secret(path, JOIN_FILE_MAX, &text, err);
-    /* a bad join file is bad input, like a bad configuration: the unit is not restarted */
+    /* a bad join file is bad input, like a bad configuration, so the unit is not restarted */
     if (status == TITAN_ENOTFOUND) {
         status = TITAN_EINVAL;
         if (err)

@@ -25,7 +25,7 @@ titan_status join_parse(const char *text, size_t len, const char *path, struct j
                         struct titan_error *err) TITAN_MUST_USE;
 /* TITAN_EPERM: others than the owner may read the file. */
 titan_status join_load(const char *path, struct join_file *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Prints only node, coordinator and agents, which a node keeps after the join. No secret. */
+/* Prints only the fields node, coordinator and agents, which a node keeps after the join. They hold no secret. */
 #define JOIN_PLACE_FILE "cluster.toml" /* beside its certificate */
 void join_print_place(const struct join_file *join, struct buf *out);
 titan_status join_load_place(const char *path, struct join_file *ret, struct titan_error *err) TITAN_MUST_USE;

@@ -26,8 +26,8 @@ enum use { USE_READ, USE_BEGIN, USE_WRITE };
 /* Bits of "rwx", as in the mode for others. */
 enum { MAY_X = 1, MAY_W = 2, MAY_R = 4 };
 
-/* May the user do `bits` to path? st: stat of path. The path's POSIX ACL applies if there is one; an unreadable ACL
- * grants nothing. */
+/* Does the user have the rights `bits` on path? st: stat of path. The path's POSIX ACL applies if there is one; an
+ * unreadable ACL grants nothing. */
 static bool may(const struct acl_user *r, const char *path, const struct stat *st, mode_t bits)
 {
     unsigned char acl[ACL_BYTES_MAX];
@@ -94,13 +94,13 @@ static bool below(const struct paths_roots *roots, const char *path)
 
 /* --- the way there ------------------------------------------------------------------------------------------------ */
 
-/* A path walked so far: at "" is "/". With USE_WRITE the last part may be missing. */
+/* The part of a path that was walked so far. `at` "" stands for "/". With USE_WRITE the last part may be missing. */
 struct walk {
     const struct acl_user *reader;
     char at[PATH_MAX], rest[2 * PATH_MAX];
     int links;
     bool searchable; /* the reader may search every folder so far */
-    bool missing;    /* the rest of the path is missing; at holds its full name */
+    bool missing;    /* the rest of the path is missing; `at` holds its full name */
     bool writable;   /* the missing part may be created */
     bool closed;     /* the walk ended at a folder closed to this process */
     struct stat last;
@@ -141,7 +141,7 @@ static bool step(struct walk *w)
             w->closed = errno == EACCES;
             return false;
         } else if (S_ISLNK(w->last.st_mode)) {
-            /* The last component is a link: the walk continues at its target. */
+            /* The last component is a link, so the walk continues at its target. */
             char target[PATH_MAX], joined[2 * PATH_MAX];
             ssize_t size = readlink(w->at, target, sizeof(target) - 1);
             if (size <= 0 || ++w->links > LINKS_MAX)
@@ -294,7 +294,7 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
     const struct paths_roots *own = &a->options->own;
     for (size_t i = 0; i < own->n && rooted; i++)
         rooted = !lies_in(w.at, own->path[i]) && !lies_in(own->path[i], w.at);
-    /* The second case is a link to a pattern. */
+    /* The second condition is for a link to a pattern. */
     if ((!rooted && !usable(&w, use)) || (use == USE_READ && path_is_pattern(w.at)))
         return refuse(a, key, path, use);
     if (strlen(w.at) >= size)
@@ -303,7 +303,8 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
     return TITAN_OK;
 }
 
-/* Refuses a root as a job's folder: it holds many users' folders, and its whole content would become one user's. */
+/* Refuses a root as a job's folder, because it holds many users' folders, and its whole content would become one
+ * user's. */
 static titan_status check_no_root(const struct asking *a, const char *folder)
 {
     for (size_t i = 0; i < a->options->checkpoints.n; i++)

@@ -31,8 +31,8 @@ titan_status paths_add_root(struct paths_roots *roots, const char *path, struct 
 /* Checks every path of the recipe before any path is opened. Admins' paths stay as they are. For other callers,
  * resolved paths replace the given paths, and workers follow no links (job.follow_links), because a link could be put
  * there later. granted: paths for which the caller needs no right; NULL ends them. May block. TITAN_EPERM names the
- * key, never the content. With as_users and a caller with a uid, links are followed. A path behind a folder that only
- * the caller may search then passes unchanged: the worker judges it. */
+ * key, never the content. If as_users is set and the caller has a uid, links are followed. A path behind a folder that
+ * only the caller may search then passes unchanged, and the worker judges it. */
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, const char *const *granted,
                          struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 

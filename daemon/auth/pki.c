@@ -87,7 +87,7 @@ enum pki_kind pki_uri_parse(const char *uri, const char **ret_name)
 
 /* --- in and out of PEM -------------------------------------------------------------------------------------------- */
 
-/* A password callback that gives no password: there is no terminal to ask at. */
+/* A password callback that gives no password, because there is no terminal to ask at. */
 static int no_password(char *out, int cap, int writing, void *data)
 {
     (void)out;
@@ -169,7 +169,7 @@ titan_status pki_key_hash(const struct buf *pem, uint8_t hash[PKI_KEY_HASH], str
     return public_hash(key, hash, err);
 }
 
-/* Sets a name. A CA's name differs from every name it signs: a certificate with subject = issuer would count as
+/* Sets a name. A CA's name differs from every name it signs, because a certificate with subject = issuer would count as
  * self-signed. */
 static bool set_name(X509_NAME *name, const char *kind, const char *common)
 {
@@ -226,7 +226,7 @@ titan_status pki_request_check(const void *request, size_t len, uint8_t hash[PKI
 
 /* --- signing ------------------------------------------------------------------------------------------------------ */
 
-/* Sets a random serial, so that no state is needed; positive, so that every encoding has the same length. */
+/* Sets a random serial number, which needs no state. It is positive, so every encoding has the same length. */
 static bool set_serial(X509 *x)
 {
     unsigned char bytes[SERIAL_BYTES];
@@ -436,7 +436,7 @@ int64_t pki_renew_at_ms(const struct pki_certificate *c)
 
 /* --- checking ----------------------------------------------------------------------------------------------------- */
 
-/* Adds every certificate of a PEM text to the store, or (store NULL) all but the first to chain. */
+/* Adds every certificate of a PEM text to store. If store is NULL, adds all but the first certificate to chain. */
 static titan_status each_certificate(const struct buf *pem, X509_STORE *store, STACK_OF(X509) * chain,
                                      struct titan_error *err)
 {

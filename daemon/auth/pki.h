@@ -2,10 +2,11 @@
 /* pki.h - keys, certificate requests and certificates of a cluster: P-256, PEM, names as SPIFFE URIs.
  *
  * One CA signs for coordinators (spiffe://titan/coordinator/NAME, with their DNS names and addresses), nodes
- * (spiffe://titan/node/NAME) and users (spiffe://titan/user/NAME). Only the public key of a request counts: the issuer
+ * (spiffe://titan/node/NAME) and users (spiffe://titan/user/NAME). Only the public key of a request counts. The issuer
  * sets names, addresses and uses. Only a coordinator's certificate may serve.
  *
- * Pure but for random bytes: callers pass the time; no file is touched; no password is ever asked for. */
+ * The functions are pure, but for random bytes. Callers pass the time; no file is touched; no password is ever asked
+ * for. */
 #ifndef TITAN_DAEMON_AUTH_PKI_H
 #define TITAN_DAEMON_AUTH_PKI_H
 
@@ -61,7 +62,8 @@ titan_status pki_ca_make(const struct buf *key, const char *cluster, int64_t fro
 /* Makes a certificate request for this key; the issuer decides on the uri. */
 titan_status pki_request_make(const struct buf *key, const char *uri, struct buf *out,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Is this one request, signed by its own P-256 key? hash: SHA-256 of that public key. The bytes are untrusted. */
+/* Are the bytes exactly one request, signed by its own P-256 key? hash: SHA-256 of this public key. The bytes are
+ * untrusted. */
 titan_status pki_request_check(const void *request, size_t len, uint8_t hash[PKI_KEY_HASH],
                                struct titan_error *err) TITAN_MUST_USE;
 /* A CA. */
@@ -83,7 +85,7 @@ titan_status pki_check(const struct buf *ca, const struct buf *certificate, cons
 /* Begin of a certificate made now. It is earlier than now by the tolerated clock difference, at most by a quarter of
  * its life. */
 int64_t pki_begin_ms(int64_t now_ms, int64_t life_ms);
-/* When to renew: at two thirds of its life. */
+/* Returns when to renew the certificate: at two thirds of its life. */
 int64_t pki_renew_at_ms(const struct pki_certificate *certificate);
 
 #endif

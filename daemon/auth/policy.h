@@ -29,8 +29,8 @@ enum policy_cell {
 };
 
 /* X(NAME, method, unauthenticated anonymous user operator admin node, AUDIT or READS)
- * - = no; o = own jobs; v = own jobs and, without private_jobs, those of others; y = yes. AUDIT: the method changes
- * something, so each call is an event. Refusals always are. */
+ * - = no; o = own jobs; v = own jobs and, without private_jobs, all other jobs; y = yes. AUDIT: the method changes
+ * something, so each call is an event. A refusal is always an event. */
 #define POLICY_TABLE(X)                                                                                                \
     X(SUBMIT, "/titan.v1.Titan/Submit", "-yyyy-", AUDIT)                                                               \
     X(GET_JOB, "/titan.v1.Titan/GetJob", "-yvyy-", READS)                                                              \

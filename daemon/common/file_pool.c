@@ -14,7 +14,7 @@
 #include "daemon/common/thread.h"
 
 #define LOOK_MS 100     /* time between checks for hanging tasks */
-#define PATIENCE_MS 500 /* time at one task before another thread takes the rest */
+#define PATIENCE_MS 500 /* when a thread has been at one task for this long, another thread takes the other tasks */
 #define STACK (1 << 20)
 
 /* One user's tasks and threads; freed when no task waits and no thread works for it. */
@@ -143,7 +143,7 @@ static void lot_trim(struct file_pool *p, struct lot *lot)
 }
 
 /* Finds the first user with a task that may begin, and this task; NULL = none. A user gets another thread only while
- * more threads are free than it holds. So one user holds at most half of all threads, and other users find free
+ * more threads are free than the user holds. So one user holds at most half of all threads, and other users find free
  * threads. */
 static struct lot *next_lot(const struct file_pool *p, struct file_task ***ret)
 {

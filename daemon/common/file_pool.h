@@ -4,9 +4,9 @@
  * exit waits for them.
  *
  * A thread takes waiting tasks: users by turns, each user's tasks in order. When the thread has been at one task for
- * long, another thread takes the rest, up to FILE_THREADS_MAX. One user holds at most half of the threads, and fewer
- * when others hold some. So many, slow or hanging tasks of one user delay no other user. Tasks beyond a user's share of
- * the queue are refused to that user alone.
+ * long, another thread takes the other tasks, up to FILE_THREADS_MAX threads. One user holds at most half of the
+ * threads, and fewer when others hold some. So many, slow or hanging tasks of one user delay no other user. Tasks
+ * beyond a user's share of the queue are refused to that user alone.
  *
  * A task that misses its deadline is given up. Its owner is notified; the thread cannot be ended, and frees the task
  * whenever it returns. Nothing waits for such a thread, not even the exit. At most one task of a key runs at a time, so
@@ -20,7 +20,8 @@
 #include "base/error.h"
 
 #define FILE_THREADS_MAX 8 /* this many threads can hang */
-/* Limits on waiting tasks: the daemon's, all users' beyond one task each, and one user's. */
+/* Limits on waiting tasks. The first holds for the daemon's tasks, and for all users' tasks beyond one per user. The
+ * other two hold for one user's tasks. */
 #define FILE_BYTES_MAX ((size_t)64 << 20)
 #define FILE_USER_BYTES_MAX ((size_t)16 << 20)
 #define FILE_USER_TASKS_MAX 1024
@@ -61,8 +62,8 @@ titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struc
 /* Drops a task that is no longer wanted. True: the task had not begun, and the caller owns it again. False: the task
  * goes on. */
 bool file_pool_drop(struct file_pool *p, struct file_task *k);
-/* Like file_pool_drop(), but gives up a task that has begun, without a call. True: the task had not begun or has run,
- * and the caller owns it again. */
+/* Like file_pool_drop(), but gives up a task that has begun, without a call of given_up(). True: the task had not begun
+ * or has run, and the caller owns it again. */
 bool file_pool_abandon(struct file_pool *p, struct file_task *k);
 /* Call it on the task's thread. False: the task is given up, and the rest should be skipped. */
 bool file_task_wanted(const struct file_task *k);

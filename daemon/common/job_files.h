@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job_files.h - files in a job's folder, opened by titand. With titan-spawnd the folder is its user's, so its content
- * is untrusted: no link in it is followed, only folders and files with one name are opened, and no open blocks on them.
- * The folder may be on a file server: use a thread of the file pool (file_pool.h). */
+ * is untrusted. So no link in it is followed, only folders and files with one name are opened, and no open blocks on
+ * them. The folder may be on a file server, so use a thread of the file pool (file_pool.h). */
 #ifndef TITAN_DAEMON_COMMON_JOB_FILES_H
 #define TITAN_DAEMON_COMMON_JOB_FILES_H
 

@@ -19,7 +19,7 @@
 #include "base/hash.h"
 #include "daemon/common/file_pool.h"
 
-#define NAMES_MAX 65536 /* a data root with more names has no mark */
+#define NAMES_MAX 65536 /* with more names in it, a data root gets no mark: it cannot be compared between nodes */
 
 static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
 {
@@ -60,8 +60,8 @@ struct opening {
     struct titan_error err;
 };
 
-/* Opens the configured folder, or else the state directory's. Does not create a configured folder, because that would
- * hide a missing mount. */
+/* Opens the configured folder. If no folder is configured, opens a folder in the state directory. Does not create a
+ * configured folder, because that would hide a missing mount. */
 static void open_run(struct file_task *k)
 {
     struct opening *o = (struct opening *)(void *)k;
@@ -157,7 +157,8 @@ titan_status jobs_dir_check_root(const char *path, bool writes, const char *node
     }
     if (writes) {
         TRY(try_write("checkpoint root", path, node, err));
-        /* Reads or makes the root's token. Several nodes may make it at once: a link appears once, complete. */
+        /* Reads or makes the root's token. Several nodes may make the token at once. So each node writes its own file
+         * and links it: a link appears once, and complete. */
         char file[PATH_MAX], own[PATH_MAX];
         if (snprintf(file, sizeof(file), "%s/" ROOT_TOKEN_FILE, path) >= (int)sizeof(file) ||
             snprintf(own, sizeof(own), "%s/" ROOT_TOKEN_FILE "-%s", path, node) >= (int)sizeof(own))
@@ -182,7 +183,7 @@ titan_status jobs_dir_check_root(const char *path, bool writes, const char *node
         return TITAN_OK;
     }
 
-    /* Hashes the names in any order. Sizes would need one request each. */
+    /* Hashes the names, in any order. It leaves out the sizes, which would need one request each. */
     uint64_t sum = 0, n = 0;
     DIR *dir = opendir(path);
     if (!dir)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* jobs_dir.h - folders that all nodes share: the folder of all jobs' folders, and the configured roots. A path alone
- * proves little: another machine has another folder of that name. So a file in the folder holds a token. A node that
- * cannot read this token there, or cannot write beside it, gets no workers. */
+ * proves little, because another machine may have another folder of that name. So a file in the folder holds a token. A
+ * node that cannot read this token there, or cannot write beside it, gets no workers. */
 #ifndef TITAN_DAEMON_COMMON_JOBS_DIR_H
 #define TITAN_DAEMON_COMMON_JOBS_DIR_H
 
@@ -24,9 +24,10 @@ titan_status jobs_check(const char *path, const char *token, const char *node, s
 #define ROOT_TOKEN_FILE ".titan-root"
 #define ROOT_MARK_MAX 48
 
-/* A node checks that a folder of storage.data_roots or, with writes, checkpoint_roots exists and can be used. ret_mark
- * is equal on nodes that see the same folder: with writes, the token in it, made if there is none; else a hash of the
- * names in it. "" = not comparable. May block for ever. */
+/* A node checks that a configured root exists and can be used: a folder of storage.data_roots or, if `writes` is
+ * set, of checkpoint_roots. ret_mark is equal on nodes that see the same folder. With `writes` it is the folder's
+ * token, which is made if missing; otherwise it is a hash of the names in the folder. "" = not comparable. May block
+ * for ever. */
 titan_status jobs_dir_check_root(const char *path, bool writes, const char *node, char ret_mark[ROOT_MARK_MAX],
                                  struct titan_error *err) TITAN_MUST_USE;
 

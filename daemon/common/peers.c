@@ -218,7 +218,7 @@ static titan_status bind_socket(struct peers *p, const char *listen, struct tita
             ((struct sockaddr_in6 *)&address)->sin6_port = htons(port);
     }
     int rc = uv_udp_bind(&p->socket, (const struct sockaddr *)&address, 0);
-    /* Lets the socket bind before the machine has the address: at boot the daemon may start earlier. */
+    /* Lets the socket bind before the machine has the address, because at boot the daemon may start earlier. */
     const bool v4 = address.ss_family == AF_INET;
     const int on = 1;
     uv_os_fd_t fd;

@@ -2,8 +2,8 @@
 /* peers.h - a UDP socket for agents: between agents, and for their heartbeats to the coordinator. One protobuf message
  * per datagram.
  *
- * Any process can send to it: the cores check each message's proof (daemon/common/proof.h). Datagrams may be lost, late
- * or doubled: the core repeats them. */
+ * Any process can send to it. So the cores check each message's proof (daemon/common/proof.h). Datagrams may be lost,
+ * late or doubled. So the core repeats them. */
 #ifndef TITAN_DAEMON_COMMON_PEERS_H
 #define TITAN_DAEMON_COMMON_PEERS_H
 
@@ -26,7 +26,7 @@ bool peers_address_is_here(const char *host);
 uint16_t peers_port(const struct peers *p);
 /* Sends a message to host:port. A name is looked up first; until its address is known, its datagrams are lost. */
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message);
-/* Looks all names up again. Known addresses are used until the new ones are found. */
+/* Looks all names up again. Known addresses are used until the new addresses are found. */
 void peers_look_again(struct peers *p);
 /* Calls done on the loop. */
 void peers_close(struct peers *p, void (*done)(void *), void *data);

@@ -10,8 +10,8 @@
 struct process_stat {
     char state;       /* 'R', 'S', 'Z', ... */
     uint64_t started; /* ticks since the machine's start; with the pid it identifies one process */
-    /* The status that wait() will return, valid when the process begins to end. 0 also if it is hidden: without
-     * CAP_SYS_PTRACE, for processes of other users and processes that are not dumpable. */
+    /* The status that wait() will return, valid when the process begins to end. The kernel also shows 0 to hide it.
+     * Without CAP_SYS_PTRACE it does so for processes of other users and processes that are not dumpable. */
     int status;
 };
 

@@ -34,7 +34,7 @@ void proof_add_epoch(struct proof_keys *keys, const Titan__Internal__FormEpoch *
     mac_wipe(key, sizeof(key));
 }
 
-/* Packs the message as the sender did: both ends have the same protocol. NULL = out of memory. */
+/* Packs the message as the sender did, because both ends have the same protocol. NULL = out of memory. */
 static uint8_t *packed(const Titan__Internal__PeerMessage *m, size_t *ret_len)
 {
     Titan__Internal__PeerMessage bare = *m;

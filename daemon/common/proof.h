@@ -18,7 +18,7 @@ struct proof_keys {
 };
 /* Adds a key unless it is there or there is no room. An empty key (from an older version) is not added. */
 void proof_add_key(struct proof_keys *keys, const uint8_t key[MAC_BYTES]);
-/* Adds the key of the agents of an epoch's members, from FormEpoch.key; nothing when that is empty. */
+/* Adds the key of the agents of an epoch's members, from FormEpoch.key; adds nothing when that field is empty. */
 void proof_add_epoch(struct proof_keys *keys, const Titan__Internal__FormEpoch *form);
 
 /* Writes the proofs, which must have room for all keys and live as long as m is used. */
@@ -41,7 +41,7 @@ struct seen_term {
 /* Key of an acting leader's epoch, derived from the epoch that it shrinks. */
 void proof_leader_epoch(const Titan__Internal__FormEpoch *shrunk, const ProtobufCBinaryData *comm_id,
                         uint8_t ret[MAC_BYTES]);
-/* Key for the registrations of an epoch's workers, which do not learn their agents' key. */
+/* Key for the registrations of an epoch's workers. The workers do not learn their agents' key. */
 void proof_mesh(const Titan__Internal__FormEpoch *form, uint8_t ret[MAC_BYTES]);
 /* Key of one probe of a node, derived from its session's key. */
 void proof_probe(const uint8_t session[MAC_BYTES], uint64_t probe_id, uint8_t ret[MAC_BYTES]);

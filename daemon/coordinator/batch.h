@@ -22,7 +22,7 @@ struct batch_metric {
 };
 struct batch_gap {
     struct batch_gap *next;
-    uint64_t job_id, after; /* metrics of some steps after this one were never received */
+    uint64_t job_id, after; /* metrics of some steps after the step `after` were never received */
 };
 struct batch_drop {
     struct batch_drop *next;
@@ -44,8 +44,8 @@ void batch_init(struct batch *b);
 void batch_free(struct batch *b); /* frees everything; call batch_init before the next use */
 bool batch_empty(const struct batch *b);
 
-/* Returns zeroed memory of the batch. Out of memory ends the process: half a decision cannot be undone, and the next
- * start continues from the store. */
+/* Returns zeroed memory of the batch. Out of memory ends the process, because half a decision cannot be undone, and the
+ * next start continues from the store. */
 void *batch_alloc(struct batch *b, size_t bytes);
 char *batch_strdup(struct batch *b, const char *text); /* NULL -> "" */
 /* at most 1023 bytes */
@@ -56,9 +56,10 @@ struct change *batch_change(struct batch *b, enum change_kind kind);
 /* Appends a message. body: the member of the oneof that kind selects, allocated with batch_alloc. */
 Titan__Internal__CoordinatorMessage *batch_message(struct batch *b, uint64_t session,
                                                    Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
-/* Sends the same message to one more session. Calls in a row pack the message once. */
+/* Sends the same message to one more session. Successive calls pack the message only once. */
 void batch_message_again(struct batch *b, uint64_t session, Titan__Internal__CoordinatorMessage *message);
-/* Like batch_message, but the message does not wait for the store: a slow disk must not delay answers to heartbeats. */
+/* Like batch_message, but the message does not wait for the store, because a slow disk must not delay answers to
+ * heartbeats. */
 Titan__Internal__CoordinatorMessage *batch_answer(struct batch *b, uint64_t session,
                                                   Titan__Internal__CoordinatorMessage__KindCase kind, void *body);
 struct metric *batch_metric(struct batch *b);

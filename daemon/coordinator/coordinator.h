@@ -17,7 +17,7 @@
 
 struct coordinator;
 
-/* Exit code of the process after a failed fsync of the store: only a new process knows what is on the disk. */
+/* Exit code of the process after a failed fsync of the store, because only a new process knows what is on the disk. */
 #define COORDINATOR_EXIT_STORE 74 /* EX_IOERR of sysexits.h */
 
 #define COORDINATOR_NO_QUARANTINE UINT32_MAX
@@ -37,7 +37,7 @@ struct coordinator_observer {
     /* An agent registered with the certificate of another node. For the audit record. */
     void (*session_refused)(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why);
     void (*session_gone)(struct coordinator *c, uint64_t session);
-    void (*rights_changed)(struct coordinator *c); /* rights changed; open calls may have lost theirs */
+    void (*rights_changed)(struct coordinator *c); /* rights changed; open calls may have lost their rights */
 };
 
 /* Limits on the jobs of one owner; 0 = no limit. */
@@ -73,11 +73,11 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
                               struct titan_error *err) TITAN_MUST_USE;
 /* Receives agents' heartbeats as datagrams at HOST:PORT, where their sessions connect too. */
 titan_status coordinator_listen(struct coordinator *c, const char *address, struct titan_error *err) TITAN_MUST_USE;
-/* Sets the coordinator's TLS identity, and renews it in time if the coordinator has the CA's key. Copies files; they
+/* Sets the coordinator's TLS identity, and renews it in time if the coordinator has the CA's key. Copies `files`, which
  * must match each other and be valid. Call it before the server listens. */
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* Adds one of at most two servers of the coordinator's methods. The server outlives every call of them. */
+/* Adds one of at most two servers of the coordinator's methods. The server must outlive every call of these methods. */
 void coordinator_served_by(struct coordinator *c, struct rpc_server *server);
 /* Replaces the lists of users with roles. A user that loses a role loses the open calls that need it. */
 void coordinator_reload(struct coordinator *c, const struct auth_options *auth);

@@ -9,14 +9,15 @@
  *
  * Rules (docs/architecture.md, "Membership"):
  *  - Epochs number a job's membership. A message with a lower number than the job's is dropped.
- *  - Commands are state, not events: a returning node is sent again everything in force for its workers.
+ *  - Commands are state, not events. So a returning node is sent again everything in force for its workers.
  *  - A worker ends once, by its agent's report or its node's loss. An end that was not requested counts against the
  *    job's restart budget, unless the worker had finished or was never started.
  *  - Queue: by priority, then the user with the fewest slots, then age. A job that needs more slots than all nodes in
- *    service have is left out. A job may pass the first job in the queue only while the first job could not start even
- *    with all slots that are on loan from it, to this job and to others. Running jobs get the slots that they await for
- *    replacements before the queue does. Running jobs grow beyond their start size only while no job waits. Jobs of
- *    lower priority give way to the head of the queue: they shrink, or stop and are queued again. */
+ *    service have is left out. A job that passes the first job in the queue has its slots on loan from it. A job may
+ *    pass only while the first job could not start even with all loaned slots, including the slots of the passing job.
+ *    Running jobs get the slots that they await for replacements before the queue does. Running jobs grow beyond their
+ *    start size only while no job waits. Jobs of lower priority give way to the head of the queue: they shrink, or stop
+ *    and are queued again. */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_H
 #define TITAN_DAEMON_COORDINATOR_CORE_H
 
@@ -49,14 +50,14 @@ struct core_options {
     uint32_t away_ms;           /* agents count us as away after so long without an answer; 0 = 2 * node_timeout_ms */
     uint32_t leader_lease_ms;   /* how long agents may go on without us; 0 = they may not */
     uint32_t adopt_ms;          /* how long a restored node may take to return; 0 = 3 * node_timeout_ms, at least 6 s */
-    uint32_t start_ms;          /* from spawn to ready; 0 = 180000 */
-    uint32_t answer_ms;         /* from the command to start a worker to the agent's answer; 0 = 30000 */
-    uint32_t quiesce_ms;        /* from revoke to quiet; 0 = 1200 */
-    uint32_t pause_ms;          /* from pause to quiet, plus 20 steps; 0 = 60000 */
-    uint32_t form_ms;           /* from form to the first step, plus 20 steps; 0 = 180000 */
+    uint32_t start_ms;          /* time from a worker's spawn until it is ready; 0 = 180000 */
+    uint32_t answer_ms;         /* time from the command to start a worker to the agent's answer; 0 = 30000 */
+    uint32_t quiesce_ms;        /* time from a revoke until the epoch is quiet; 0 = 1200 */
+    uint32_t pause_ms;          /* time from a pause until the epoch is quiet, plus 20 steps; 0 = 60000 */
+    uint32_t form_ms;           /* time from the command to form to the first step, plus 20 steps; 0 = 180000 */
     uint32_t stall_ms;          /* longest time of a running epoch without a step, plus 50 steps; 0 = 300000 */
-    uint32_t stop_ms;           /* from the end of grace to the exit, then the worker is killed again; 0 = 5000 */
-    uint32_t quarantine_crashes; /* crashes in 10 minutes that put a node in quarantine; 0 = 3, CORE_NO_QUARANTINE */
+    uint32_t stop_ms;           /* time from the end of grace to the exit; then the worker is killed again; 0 = 5000 */
+    uint32_t quarantine_crashes; /* crashes in 10 minutes that put a node in quarantine; 0 = 3; or CORE_NO_QUARANTINE */
     /* Above this number of workers (nodes, for placement) the core does not act on each message. It acts once, in the
      * next tick, which is then due at once. 0 = 64 */
     uint32_t at_once;
@@ -64,7 +65,7 @@ struct core_options {
     /* how long a job may be below its minimum before it gives its slots back; 0 = 30000 */
     uint32_t starve_ms;
     uint64_t restored_term;              /* term of the backup that the store was restored from; 0 = not restored */
-    uint64_t backup_worker, gone_worker; /* highest worker id in that backup; highest one possibly used since */
+    uint64_t backup_worker, gone_worker; /* highest worker id in the backup; highest worker id possibly used since */
     bool settled;                        /* the store already has what agents knew beyond the backup */
 };
 
@@ -89,7 +90,7 @@ struct core_saved_job {
         uint64_t epoch;
         uint32_t n;
         const uint64_t *workers;
-        uint64_t source; /* the epoch whose memory held its state; 0 = none */
+        uint64_t source; /* the epoch whose members held its state in memory; 0 = none */
         bool complete;   /* all its members got their state */
     } * bases;
     size_t n_bases;
@@ -129,11 +130,11 @@ struct core_resize {
 /* TITAN_EINVAL names the nearest legal numbers. */
 titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
                          struct batch *out, struct titan_error *err) TITAN_MUST_USE;
-/* Orders a checkpoint. *ret_step: the step committed now. TITAN_ECONFLICT: the job does not train. */
+/* Orders a checkpoint. *ret_step: the step that is committed now. TITAN_ECONFLICT: the job does not train. */
 titan_status core_checkpoint(struct core *c, uint64_t job_id, struct core_time now, struct batch *out,
                              uint64_t *ret_step, struct titan_error *err) TITAN_MUST_USE;
-/* Call it before core_cancel. The job writes a last checkpoint even if its recipe writes none, and its reason names the
- * place. */
+/* Call it before core_cancel. The job writes a last checkpoint even if its recipe writes none, and the job's reason
+ * names the place of the checkpoint. */
 void core_want_checkpoint(struct core *c, uint64_t job_id);
 /* An operator declares the node gone: its workers have ended. TITAN_ECONFLICT: the node is connected. */
 titan_status core_node_forget(struct core *c, const char *node, struct core_time now, struct batch *out,
@@ -141,7 +142,7 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
 /* Removes the node's record and policy. TITAN_ECONFLICT: the node is not lost, or a job may have workers on it. */
 titan_status core_node_remove(struct core *c, const char *node, struct core_time now, struct batch *out,
                               struct titan_error *err) TITAN_MUST_USE;
-/* The node's certificate is revoked. The node is lost at once, connected or not, and no session that identity has
+/* The node's certificate is revoked. The node is lost at once, connected or not, and no session that `identity` has
  * opened may register. The node need not exist. */
 void core_node_revoke(struct core *c, const char *node, const char *identity, struct core_time now, struct batch *out);
 /* Takes a node out of service, at once or for a maintenance window. TITAN_ENOTFOUND, TITAN_EINVAL. */
@@ -169,8 +170,8 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
  * job's. */
 bool core_wants_folder(const struct core *c, uint64_t job_id);
 void core_set_folder(struct core *c, uint64_t job_id, const char *folder);
-/* A heartbeat arrived as a datagram. True: answer it with its number, proved by the keys in *ret. core_deadline() never
- * becomes earlier. */
+/* A heartbeat arrived as a datagram. True: answer it with its number, proved by the keys in *ret. The heartbeat never
+ * makes core_deadline() earlier. */
 bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now,
                     struct proof_keys *ret);
 /* The store contradicts a decision about this job. The core ends the job without another change and stops its workers.
@@ -185,12 +186,13 @@ int64_t core_deadline(struct core *c);
 void core_check(const struct core *c);
 
 /* --- what can be asked -------------------------------------------------------------------------------------------- */
-/* A node has obeyed a coordinator of a higher term: this core decides nothing any more, and every request fails. */
+/* Has a node obeyed a coordinator of a higher term? Then this core decides nothing any more, and every request
+ * fails. */
 bool core_fenced(const struct core *c);
 /* TITAN_OK, or TITAN_EUNREACHABLE with the reason and the remedy. */
 titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_MUST_USE;
-/* Counters since the start. The API's Counters publishes them by name, so a name keeps its meaning; _ms are sums. The
- * recovery phases are those of recovery.finished (docs/api.md). */
+/* Counters since the start. The API's Counters publishes them by name, so a name keeps its meaning. Counters named *_ms
+ * are sums. The recovery phases are the same as in recovery.finished (docs/api.md). */
 #define CORE_COUNTERS(X)                                                                                               \
     X(silences, "times a node was silent, or its stream closed, and others were asked for it")                         \
     X(nodes_lost, "nodes given up: nothing heard, or their agent went")                                                \
@@ -253,7 +255,7 @@ struct core_losses {
 size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses ret[CORE_LOSSES_MAX]);
 /* Session of a connected node; 0 = none. */
 uint64_t core_node_session(const struct core *c, const char *node);
-/* What another agent needs to probe this node: its UDP port, and the key of that one probe. False: the node has no
+/* What another agent needs to probe this node: its UDP port, and the key of this one probe. False: the node has no
  * port, or nothing could prove the pong. CORE_PROBE_OTHERS is set in ids of probes that are not the core's own. */
 #define CORE_PROBE_OTHERS (UINT64_C(1) << 63)
 struct core_peer {

@@ -51,7 +51,7 @@ titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn
                           r->memory, p->memory);
     if (r->cpus > p->cpus * 1000)
         return titan_fail(err, TITAN_EINVAL, "a limit of %g processors, this node has %u", r->cpus / 1000.0, p->cpus);
-    /* Only root may have installed the program: the agent must not choose what root starts. */
+    /* Only root may have installed the program, because the agent must not choose what root starts. */
     struct stat st;
     if (lstat(p->worker, &st) != 0)
         return titan_fail_errno(err, "worker program '%s'", p->worker);
@@ -117,8 +117,8 @@ static titan_status open_log(const struct spawn_request *r, int folder, int *ret
     return TITAN_OK;
 }
 
-/* Sets descriptors 0 to 2, then the worker's. All others close; report closes at exec. The descriptors first move to
- * high numbers, so that no move overwrites another descriptor. */
+/* Sets descriptors 0 to 2, then the worker's descriptors. All other descriptors close; report closes at exec. The
+ * descriptors first move to high numbers, so that no move overwrites another descriptor. */
 static titan_status set_descriptors(const struct spawn_fds *fds, int log, int *report, struct titan_error *err)
 {
     int high[SPAWN_FDS + 3], n = 0;
@@ -207,7 +207,7 @@ static titan_status start(const struct spawn_policy *p, const struct spawn_reque
     if (setpgid(0, 0) != 0)
         return titan_fail_errno(err, "cannot lead a process group");
 
-    /* Raises this process's OOM score, while its files in /proc are still its own. */
+    /* Raises this process's OOM score while it still owns its files in /proc. */
     char text[24] = "";
     const int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
     if (fd >= 0 && read(fd, text, sizeof(text) - 1) > 0) {
@@ -232,7 +232,7 @@ static titan_status start(const struct spawn_policy *p, const struct spawn_reque
 
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
 
-    /* Becomes the user for good, and verifies it by trying to return. */
+    /* Becomes the user for good, and verifies this by trying to return. */
     uid_t real, effective, saved;
     gid_t real_gid, effective_gid, saved_gid;
     titan_assert(r->uid != 0 && u.gid != 0);
@@ -258,8 +258,8 @@ static titan_status start(const struct spawn_policy *p, const struct spawn_reque
     if (fchdir(folder) != 0)
         return titan_fail_errno(err, "cannot work in '%s'", r->directory);
 
-    /* Sets a default ACL: the folder's group may change new files, so titand removes them with the job. An earlier job
-     * may have shared the folder and has a longer list. On a file system without ACLs this is left to the user. */
+    /* Sets a default ACL: the folder's group may change new files, so titand can remove them with the job. An earlier
+     * job may have shared the folder and has a longer list. On a file system without ACLs this is left to the user. */
     const struct {
         struct posix_acl_xattr_header head;
         struct posix_acl_xattr_entry entries[3];

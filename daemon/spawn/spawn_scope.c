@@ -31,7 +31,7 @@ static bool has_processes(const char *folder)
 }
 
 /* Starts argv detached: it outlives this process, and nothing waits for its end. It runs in cgroup main_group ("" =
- * here). Its output goes to out (-1 = nowhere). */
+ * this process's cgroup). Its output goes to out (-1 = nowhere). */
 static titan_status launch(char *const argv[], const char *main_group, int out, struct titan_error *err)
 {
     titan_assert(argv[0][0] == '/');

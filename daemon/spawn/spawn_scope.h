@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spawn_scope.h - the workers' cgroup under systemd: titan-workers.scope of titan.slice (Delegate=yes).
  *
- * It belongs to no service: restarts of titand and titan-spawnd and reloads of systemd keep it and its limits. systemd
- * keeps a scope while it has a process. That process is the holder, titan-spawnd --hold, in main/. */
+ * It belongs to no service. So restarts of titand and titan-spawnd, and reloads of systemd, keep it and its limits.
+ * systemd keeps a scope while it has a process. That process is the holder, titan-spawnd --hold, in main/. */
 #ifndef TITAN_DAEMON_SPAWN_SPAWN_SCOPE_H
 #define TITAN_DAEMON_SPAWN_SPAWN_SCOPE_H
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spawnd.c - titan-spawnd: starts workers as the users of their jobs, and is their parent; docs/man/titan-spawnd.8.
  *
- * One thread, which waits only for its events. The child does everything slow (a name service, a folder on a file
- * server). titan-spawnd keeps a worker from its start until the agent has asked for its end. A file in the state folder
- * has what the next titan-spawnd needs: that one watches the worker, and is not its parent. */
+ * It has one thread, which waits only for its events. The child does everything slow (a name service, a folder on a
+ * file server). titan-spawnd knows a worker from its start until the agent has asked how it ended and lets it be
+ * forgotten. A file in the state folder has what the next titan-spawnd needs, which watches the worker too, but is not
+ * its parent. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -92,8 +93,8 @@ static bool watch(const struct spawnd *s, int fd, struct source *source)
     return epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* Removes fd from epoll before closing it: children that are not yet workers hold copies of it, and epoll watches these
- * too. */
+/* Removes fd from epoll before closing it, because children that are not yet workers hold copies of fd, and epoll
+ * watches the copies too. */
 static void forget_fd(const struct spawnd *s, int *fd)
 {
     if (*fd < 0)
@@ -112,7 +113,7 @@ static struct worker *worker_find(const struct spawnd *s, uint64_t id)
 
 /* --- a worker's cgroup -------------------------------------------------------------------------------------------- */
 
-/* Limits that workers' cgroups can have now. why: the reason why limits are missing, and the remedy; "" = none is
+/* Limits that workers' cgroups can have now. why: the reason why limits are missing, and the remedy; "" = no limit is
  * missing. */
 static struct cgroup_holds cgroup_held(const struct spawnd *s, char why[SPAWN_TEXT])
 {
@@ -480,7 +481,7 @@ static titan_status adopt_all(struct spawnd *s, struct titan_error *err)
             (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, id);
         if (!ended && (w->pidfd = pidfd_open(pid, 0)) >= 0) {
             (void)fcntl(w->pidfd, F_SETFD, FD_CLOEXEC);
-            /* Read after the descriptor was opened, so both are of the same process. */
+            /* Reads the process's status after its descriptor was opened, so both are of the same process. */
             w->ended = !process_stat_read(pid, &stat) || stat.started != started || !watch(s, w->pidfd, &w->process);
         }
         if (w->ended)
@@ -640,8 +641,8 @@ static titan_status begin(struct spawnd *s, const struct args *args, struct tita
     if ((s->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
         return titan_fail_errno(err, "cannot make an epoll");
 
-    /* Without a cgroup, workers without limits still run. The kernel hands controllers on only if processes are in
-     * leaves: processes in the folder move to main/. */
+    /* Without a cgroup, workers without limits still run. The kernel hands controllers on only if all processes are in
+     * leaves. So processes in the folder move to main/. */
     struct titan_error why = {0};
     char main_group[PATH_MAX + 8], procs[PATH_MAX + 32];
     _cleanup_(buf_free) struct buf text = BUF_INIT;

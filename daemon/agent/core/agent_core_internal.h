@@ -94,7 +94,7 @@ struct agent_job {
     uint64_t checkpoint_step;
     bool finished;                   /* a worker here finished all steps of the job */
     bool complete;                   /* all members of the accepted epoch have their state */
-    uint64_t checked_epoch;          /* the accepted epoch that watched refers to */
+    uint64_t checked_epoch;          /* the accepted epoch for which `watched` was set */
     bool watched;                    /* the job has members here, and this agent can reach the other members' agents */
     struct failover_state *failover; /* owned by failover/; NULL while a coordinator is heard */
     bool lease_paused, lease_revoked;
@@ -119,14 +119,14 @@ struct agent_core {
     struct seen_term seen;
     bool up, registered, answered, ending; /* answered: the coordinator answered a heartbeat of this session */
     bool fenced_reported, forged_reported; /* flags of this session */
-    bool range_reported;                   /* logged for a datagram in this session */
+    bool range_reported;                   /* a datagram out of range was logged in this session */
     bool unproved_reported;
     bool leader_epoch_since; /* an acting leader's epoch was accepted since the registration */
     int64_t leave_at;        /* deadline for its workers to leave the node; 0 = they stay */
     bool draining, quiet;
     uint32_t heartbeat_ms, away_ms, leader_lease_ms;
     uint64_t heartbeat, ids, sessions;
-    /* keys of the newest and previous acknowledgement; none = the coordinator is older */
+    /* keys of the newest and the previous acknowledgement; no keys = the coordinator has an older version */
     struct proof_keys session_keys;
     struct {
         uint64_t number;
@@ -138,7 +138,7 @@ struct agent_core {
     bool contact;        /* the coordinator answered since this start */
     struct agent_worker *workers;
     struct agent_job *jobs;
-    void (*drop_failover)(struct agent_job *j); /* frees failover's state of a job; no state is fine */
+    void (*drop_failover)(struct agent_job *j); /* frees failover's state of a job, if it has one */
     struct probe *probes;
     Titan__Internal__NodeGpus *gpus; /* owned; NULL = unknown */
     bool gpus_reported;              /* sent in this session */
@@ -176,10 +176,10 @@ bool agent_in_epoch(const struct agent_worker *w, uint64_t epoch);
 
 /* --- agent_job_table.c -------------------------------------------------------------------------------------------- */
 struct agent_job *agent_job_find(const struct agent_core *c, uint64_t job_id); /* NULL = none */
-struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id);       /* finds the job or adds an empty one */
+struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id);       /* finds the job, or adds an empty job */
 void agent_job_free(const struct agent_core *c, struct agent_job *j);          /* j must be out of the table */
 bool agent_job_has_workers(const struct agent_core *c, uint64_t job_id);
-/* A worker here shows that all members of the epoch have their state. */
+/* Notes that all members of the epoch have their state, as a worker here shows. */
 void agent_job_note_complete(struct agent_core *c, uint64_t job_id, uint64_t epoch);
 void agent_job_note_checkpoint(struct agent_core *c, const Titan__Internal__CheckpointWritten *m);
 void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forgets the oldest job without use here */
@@ -191,12 +191,13 @@ void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *ou
 void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
 /* Queues a copy of the report, and sends the report. */
 void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out);
-/* Sends a worker's progress. Only the newest is kept, and queued with the worker's next other report. */
+/* Sends a worker's progress report. The core keeps only the newest one, and queues it with the worker's next report of
+ * another kind. */
 void agent_progress(struct agent_core *c, struct agent_worker *w, agent_message *m, struct agent_actions *out);
 void agent_progress_keep(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
 void agent_reports_flush(struct agent_core *c, int64_t now,
                          struct agent_actions *out); /* sends all queued reports, in order */
-void agent_reports_resend(struct agent_core *c);     /* the next flush sends all of them again */
+void agent_reports_resend(struct agent_core *c);     /* makes the next flush send all reports again */
 void agent_reports_expire(struct agent_core *c, int64_t now);
 
 /* --- node_gpus.c -------------------------------------------------------------------------------------------------- */
@@ -214,7 +215,7 @@ bool agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__Hear
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m);
 
 /* --- worker_commands.c -------------------------------------------------------------------------------------------- */
-/* Sends the command to each of its workers that runs here, with the worker's rank. */
+/* Sends the command, with the worker's rank, to each worker of the epoch that runs here. */
 void agent_command_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now,
                           struct agent_actions *out);
@@ -227,7 +228,7 @@ void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_che
 void agent_worker_faulty(struct agent_worker *w, const char *what, struct agent_actions *out);
 
 /* --- held_forms.c ------------------------------------------------------------------------------------------------- */
-/* Keeps a copy. The next heartbeat goes out at once, because its answer ends the wait. */
+/* Keeps a copy of the command until a heartbeat is answered. So the next heartbeat goes out at once. */
 void agent_form_hold(struct agent_core *c, const form_epoch *m, int64_t now);
 void agent_forms_drop(struct agent_core *c);
 
@@ -242,7 +243,8 @@ enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
 enum fence agent_fence_form(const struct agent_job *j, const form_epoch *form);
 /* Is every field in its range? If not, the message is counted, and ret_why names the field. */
 bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why);
-/* false: m is from an older coordinator. proof: the acknowledgement's; NULL = m is no acknowledgement. */
+/* Returns false if the message is from an older coordinator. proof: from an acknowledgement; NULL = the message is no
+ * acknowledgement. */
 bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out);
 ProtobufCBinaryData agent_term_proof(struct agent_core *c); /* proof of the highest term; empty = none */
 void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
@@ -270,7 +272,7 @@ void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from
 /* --- peer_messages.c ---------------------------------------------------------------------------------------------- */
 /* Draws number `index` of the series `name` from the core's seed. */
 uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index);
-/* Fills in term, from, a fresh id if 0, and the proofs under the keys. Returns the id. */
+/* Fills in the fields `term` and `from`, a fresh id if m has none, and the proofs under the keys. Returns the id. */
 uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, const struct proof_keys *keys,
                          struct agent_actions *out);
 /* Is m for this node, and proved under one of the keys if there are any? */

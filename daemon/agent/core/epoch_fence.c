@@ -44,7 +44,7 @@ ProtobufCBinaryData agent_term_proof(struct agent_core *c)
 
 bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out)
 {
-    /* A coordinator over another store has another proof of the same term: the newest proof is kept. */
+    /* A coordinator over another store has another proof of the same term. The core keeps the newest proof. */
     const bool proved = proof && proof->len == MAC_BYTES;
     const bool other = proved && !(c->seen.proved && mac_equal(c->seen.proof, proof->data));
     if (term > c->seen.term || (term == c->seen.term && other)) {

@@ -38,7 +38,7 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
         return;
     if (!again) {
         if (r->accepted) {
-            /* A complete epoch is the only quorum configuration: earlier epochs no longer count. */
+            /* Once an epoch is complete, it is the only quorum configuration, and earlier epochs no longer count. */
             for (size_t i = 0; j->complete && i < r->n_before; i++)
                 titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
             r->n_before = j->complete ? 0 : r->n_before;

@@ -69,7 +69,7 @@ enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, c
     bool moved = fresh || s->actions != w->actions || s->step != w->step;
     int64_t gap = w->seen ? MIN(now - w->seen_at, WATCH_GAP_MS) : 0;
 
-    /* lost: part of the time since the last sample in which the worker was runnable without a processor. */
+    /* lost: of the time since the last sample, the part in which the worker was runnable without a processor. */
     const uint64_t ran = s->cpu_ms >= w->cpu_ms ? s->cpu_ms - w->cpu_ms : 0;
     w->cpu_ms = s->cpu_ms;
     w->ran_ms = MIN(w->ran_ms + ran, (uint64_t)WATCH_GAP_MS); /* ticks are coarser than samples */

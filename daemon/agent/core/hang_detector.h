@@ -3,10 +3,10 @@
  * own step time.
  *
  * A worker hangs in two cases. Either it waits for no other worker and nothing moves for longer than max(floor, 1.5 x
- * p99.9 of its own step time, without waits for others). Or two samples find its process stopped. The step of a hang
- * does not count as step time. Between two samples at most WATCH_GAP_MS count: in a longer gap the agent stood still,
- * most likely with the machine. Time in which the worker's threads were runnable without a processor does not count
- * either: the machine was busy. */
+ * p99.9 of its own step time, without waits for others). Or two samples find its process stopped. The time of a step
+ * with a hang does not count as step time. Between two samples at most WATCH_GAP_MS count, because in a longer gap the
+ * agent stood still, most likely with the machine. Time in which the worker's threads were runnable without a processor
+ * does not count either, because the machine was busy. */
 #ifndef TITAN_DAEMON_AGENT_CORE_HANG_DETECTOR_H
 #define TITAN_DAEMON_AGENT_CORE_HANG_DETECTOR_H
 
@@ -31,7 +31,7 @@ struct watch {
     uint64_t actions, step, epoch;
     int64_t seen_at;      /* time of the last sample */
     int64_t still_since;  /* since then nothing moved, and the worker waits for no other */
-    int64_t moved_at;     /* last movement, waiting or not; time without a processor shifts it */
+    int64_t moved_at;     /* last movement, also during a wait; time without a processor moves it ahead */
     uint64_t cpu_ms;      /* processor time at the last sample */
     uint64_t ran_ms;      /* processor time not yet credited */
     uint64_t own_ms;      /* time outside of waits since the last step */

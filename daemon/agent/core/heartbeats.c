@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "daemon/agent/core/agent_core_internal.h"
 
-#define STREAM_HEARTBEATS 4 /* stream heartbeats in away_ms, while datagrams are answered */
+#define STREAM_HEARTBEATS 4 /* number of stream heartbeats in away_ms while datagrams are answered */
 #define DEAF_MS 10000       /* silence of a coordinator that answered before, until the agent opens another session */
 
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until)
@@ -106,7 +106,7 @@ void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_action
         return;
     agent_reports_expire(c, now);
     agent_heartbeat(c, now, out);
-    /* Heartbeats go out without an answer: a new session may help. */
+    /* The coordinator leaves this session's heartbeats without an answer. A new session may help. */
     if (c->registered && c->answered && !c->ending && now - c->contact_at >= DEAF_MS) {
         c->ending = true;
         agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer heartbeats";

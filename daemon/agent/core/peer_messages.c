@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peer_messages.c - datagrams to other agents, with proofs; checks of the proofs in theirs (daemon/common/proof.h). */
+/* peer_messages.c - sends datagrams with proofs to other agents, and checks the proofs in other agents' datagrams
+ * (daemon/common/proof.h). */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -38,7 +39,7 @@ bool agent_proof_holds(const struct agent_core *c, const peer_message *m, const 
 void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out)
 {
     c->counters.unproved++;
-    if (!c->unproved_reported) /* once: any process can send datagrams */
+    if (!c->unproved_reported) /* logged once, because any process can send datagrams */
         agent_log(out, AGENT_WARN, "a datagram without the right proof, dropped", "from=%s", from);
     c->unproved_reported = true;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report_queue.c - messages to the coordinator, and the queue of reports that must arrive.
  *
- * A report stays in the queue until a later heartbeat is answered, and KEEP_MS more. A coordinator that takes over soon
- * after may lack it. A new session resends all reports; receivers ignore a repeated report. */
+ * A report stays in the queue until KEEP_MS after the answer to a later heartbeat, because a coordinator that takes
+ * over soon after the answer may lack the report. A new session resends all reports; receivers ignore a repeated
+ * report. */
 #include <stdlib.h>
 
 #include "base/cleanup.h"

@@ -6,7 +6,7 @@
 #include "daemon/agent/core/agent_core_internal.h"
 
 #define STRAGGLER_STEPS 20  /* minimum steps of a window */
-#define STRAGGLER_MS 5000   /* minimum time of a window: short steps are noisy */
+#define STRAGGLER_MS 5000   /* minimum time of a window, because short steps are noisy */
 #define STRAGGLER_RATIO 1.5 /* a straggler's time, relative to the median */
 
 static int by_value(const void *a, const void *b)
@@ -15,7 +15,8 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Compares the worker's own time per step, over windows of several steps, with the median of its job here. */
+/* Compares the worker's own time per step, over windows of several steps, with the median over its job's workers
+ * here. */
 void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out)
 {
     const struct agent_sample *s = &w->sample;
@@ -37,7 +38,7 @@ void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_
     w->step_time.at = now;
     titan_assert(w->step_time.busy_ms >= 0);
 
-    /* Lower median over the job's workers here, of their last windows; 0 with fewer than two. */
+    /* Computes the lower median of the last windows of the job's workers here; 0 with fewer than two workers. */
     size_t n = 0, all = agent_workers_alive(c);
     _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
     titan_assert(values);

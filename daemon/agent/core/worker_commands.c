@@ -25,7 +25,7 @@ void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_w
             command_one(c, w, command, out);
 }
 
-/* rank < 0: a departing rank, without a rank in the next epoch. */
+/* rank < 0: the worker departs, and has no rank in the next epoch. */
 static void command_member(struct agent_core *c, const form_epoch *form, uint64_t worker_id, int32_t rank,
                            struct agent_actions *out)
 {

@@ -24,8 +24,8 @@ void failover_drop(struct agent_job *j)
     free(s);
 }
 
-/* Does the epoch have members here, alive or not, and can this agent reach the others? Called after every input. An
- * epoch may have thousands of members, so the function passes over them only once. */
+/* Does the epoch have members here, alive or not, and can this agent reach the other members' agents? Called after
+ * every input. An epoch may have thousands of members, so the function passes over them only once. */
 static bool is_wanted(const struct agent_core *c, struct agent_job *j)
 {
     const form_epoch *accepted = j->record->accepted;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failover.h - epochs without a coordinator: without one, the agents of a job's members shrink it by majority
+/* failover.h - epochs without a coordinator. The agents of a job's members then shrink the job by majority
  * (docs/membership.md, "The right to decide"; tests/model/membership.pml checks the rules).
  *
  *   watch ──► propose ──► revoke ──► commit: watch the new epoch
  *     ▲          │           │
  *     └──────────┴───────────┘  too few promise, or too few are left
  *
- * Every member's agent watches: it asks the agents before it, by lowest member rank, until one answers. The first to
- * answer is the acting leader; the leader asks all agents. An agent that missed a commit gets it when it asks or
- * answers.
+ * Agents are ordered by their lowest member rank. Every member's agent watches: it asks the agents before it in this
+ * order, until an agent answers. The first agent that answers is the acting leader. The leader asks all agents. An
+ * agent that missed a commit gets it when it asks or answers.
  *
  *   failover.c         the state of an attempt, the time, datagrams by kind
  *   failover_lease.c   how long an epoch may go on without a coordinator
@@ -26,7 +26,7 @@ struct failover_state; /* state for one job and its accepted epoch */
 
 /* Is the coordinator known, and silent for longer than away_ms? */
 bool failover_coordinator_away(const struct agent_core *c, int64_t now);
-/* m is from another agent, and neither a ping nor its answer. */
+/* Handles m, another agent's datagram that is neither a ping nor the answer to a ping. */
 void failover_on_datagram(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
                           struct agent_actions *out);
 /* A worker here left its epoch: the acting leader that asked gets the worker's holdings. */
@@ -34,7 +34,7 @@ void failover_on_quiesced(struct agent_core *c, const Titan__Internal__WorkerQui
                           struct agent_actions *out);
 void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t failover_deadline(const struct agent_core *c); /* INT64_MAX = none */
-/* Extends by ms the deadlines of other agents to promise and to leave an epoch. */
+/* Extends the deadlines of other agents, to promise and to leave an epoch, by ms. */
 void failover_shift(struct agent_core *c, int64_t ms);
 struct agent_job;
 void failover_drop(struct agent_job *j);                                    /* frees the attempt, if any */

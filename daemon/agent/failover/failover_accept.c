@@ -30,7 +30,7 @@ void failover_on_propose(const struct failover *f, const peer_message *m)
     promise.counts[promise.n_counts++] = agent_job_accepted(f->job);
     if (promise.granted) {
         if (f->job->failover && f->job->failover->proposal)
-            /* from now on no lower epoch is accepted, not even the own proposal */
+            /* from now on no lower epoch is accepted, not even this agent's own proposal */
             failover_give_up(f);
         agent_job_promise(f->core, f->job, form, f->out);
         titan_assert(r->promised_epoch == form->epoch);
@@ -68,7 +68,8 @@ void failover_on_revoke(const struct failover *f, const peer_message *m)
             failover_relay(f, w->quiesced);
 }
 
-/* Returns the members' entries of this agent's own record: a peer names an epoch's workers, not their addresses. */
+/* Returns the members' entries from this agent's own record, because a peer decides which workers an epoch has, but not
+ * their addresses. */
 static Titan__Internal__Member **own_members(const struct failover *f, Titan__Internal__Member *const *of, size_t n)
 {
     const form_epoch *accepted = f->job->record->accepted;
@@ -95,8 +96,8 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
         reported->n_state_holders > EPOCH_HOLDERS_MAX)
         return; /* the epoch was not promised, or is not sound */
 
-    /* The accepted epoch takes its members from this agent's record, and memory as its only source. The coordinator or
-     * a worker here named its paths. */
+    /* The accepted epoch takes its members from this agent's record, and has memory as its only source. Its paths come
+     * from the coordinator or a worker here. */
     form_epoch form = *reported;
     form.members = own_members(f, reported->members, reported->n_members);
     form.departing = own_members(f, reported->departing, reported->n_departing);

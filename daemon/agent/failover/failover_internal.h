@@ -23,7 +23,7 @@ struct peer {
     bool barred;                /* it hears a coordinator or cannot promise */
     bool promised, finished;
     int64_t asked_at;
-    uint64_t asks[ASKS_KEPT]; /* ids of the newest questions; other answers are too old */
+    uint64_t asks[ASKS_KEPT]; /* ids of the newest questions; answers to older questions do not count */
     size_t n_asks;
     uint64_t epoch;
     uint64_t *alive;
@@ -39,7 +39,7 @@ struct failover_state {
     struct peer *peers; /* ordered by lowest member rank */
     int64_t ask_at, again_at, until, rest_until;
     unsigned fails;
-    uint64_t above; /* numbers up to here are taken */
+    uint64_t above; /* epoch numbers up to this number are taken */
     uint64_t message;
     form_epoch *proposal;                       /* NULL while watching; owned */
     size_t n_members;                           /* members of the epoch */
@@ -58,9 +58,9 @@ int64_t failover_lease_deadline(const struct agent_core *c, const struct agent_j
 bool failover_is_member(const form_epoch *form, uint64_t worker_id);
 /* Does the worker take part, as a member or departing rank? */
 bool failover_takes_part(const form_epoch *form, uint64_t worker_id);
-size_t failover_ranks(const form_epoch *form);                                  /* members and departing ranks */
-const Titan__Internal__Member *failover_rank(const form_epoch *form, size_t i); /* members in rank order, then the
-                                                                                 * others */
+size_t failover_ranks(const form_epoch *form); /* members and departing ranks */
+/* members in rank order, then departing ranks */
+const Titan__Internal__Member *failover_rank(const form_epoch *form, size_t i);
 const Titan__Internal__Member *failover_member_on(const form_epoch *form, const char *node); /* NULL = none */
 /* Are the ranks of form a majority of each quorum configuration? */
 bool failover_has_quorum(const struct failover *f, const form_epoch *form);
@@ -74,10 +74,11 @@ void failover_set_worlds(const struct failover *f, form_epoch *form);
 
 /* --- failover_messages.c ------------------------------------------------------------------------------------------ */
 struct peer *failover_peer_of(const struct failover_state *s, const char *node); /* NULL = none */
-/* Address of that node's agent, which has a rank in a quorum configuration; NULL = refuse messages from the node. */
+/* Returns the address of the node's agent. NULL = the node has no rank in a quorum configuration, and its messages are
+ * refused. */
 const char *failover_address_of(const struct failover *f, const char *node);
 void failover_keys(const struct failover *f, struct proof_keys *ret);
-/* Sends m with proofs to that node's agent. Returns the message's id; 0 = its address is unknown. */
+/* Sends m with proofs to that node's agent. Returns the message's id; 0 = the agent's address is unknown. */
 uint64_t failover_send(const struct failover *f, const char *node, peer_message *m);
 void failover_send_commit(const struct failover *f, const char *node);
 void failover_report(const struct failover *f); /* sends the newest epoch of an acting leader to the coordinator */
@@ -100,7 +101,8 @@ void failover_on_peer_quiesced(const struct failover *f, const peer_message *m);
 /* --- failover_accept.c -------------------------------------------------------------------------------------------- */
 void failover_on_propose(const struct failover *f, const peer_message *m);
 void failover_on_revoke(const struct failover *f, const peer_message *m);
-/* The proof number `at` of m holds under number `key` of keys; key -1 = an older version's epoch, without a key. */
+/* Handles a commit whose proof number `at` holds under key number `key` of keys. key -1 = an older version formed the
+ * epoch, without a key. */
 void failover_on_commit(const struct failover *f, const peer_message *m, const struct proof_keys *keys, int key,
                         size_t at);
 void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuiesced *q);

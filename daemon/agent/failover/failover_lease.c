@@ -46,7 +46,8 @@ void failover_lease_tick(const struct failover *f)
     if (!lease_runs(f->core, f->job) || MUTANT(LEASE_IGNORED))
         return;
     titan_assert(failover_lease_pause(f->core) <= lease_end(f->core));
-    if (f->now < failover_lease_pause(f->core)) { /* the coordinator is back: a paused worker waits for its command */
+    /* the coordinator is back, and a paused worker waits for its command */
+    if (f->now < failover_lease_pause(f->core)) {
         f->job->lease_paused = f->job->lease_revoked = false;
         return;
     }

@@ -49,7 +49,7 @@ uint64_t failover_send(const struct failover *f, const char *node, peer_message 
     return agent_peer_send(f->core, address, m, &keys, f->out);
 }
 
-/* The epoch's key is sent only covered by the keys that the receiver may have. */
+/* The epoch's key is never sent openly. A copy is sent for each key that the receiver may have, covered by that key. */
 void failover_send_commit(const struct failover *f, const char *node)
 {
     uint8_t covered[PROOF_KEYS_MAX * MAC_BYTES];

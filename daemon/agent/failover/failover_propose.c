@@ -28,8 +28,8 @@ static struct choice choice_new(const struct failover *f)
     return (struct choice){.all = agent_action_alloc(f->out, (n + 1) * sizeof(Titan__Internal__Member *))};
 }
 
-/* Makes the largest legal number of chosen members the form's members; the others depart. false: no legal number, or no
- * quorum. form borrows from the choice. */
+/* Makes as many chosen members as is legal the form's members; the other chosen members depart. Returns false if no
+ * number is legal, or the members are no quorum. form borrows from the choice. */
 static bool choose_world(const struct failover *f, const struct choice *choice, form_epoch *form)
 {
     size_t n = choice->n;
@@ -62,8 +62,8 @@ void failover_give_up(const struct failover *f)
         s->peers[i].promised = false;
 }
 
-/* Chooses living members on agents that can promise. false: a member's state is unknown, or no member is lost. A worker
- * that finished all steps is not lost. */
+/* Chooses living members on agents that can promise. Returns false if no member is lost, or it is unknown whether a
+ * member lives. A worker that finished all steps is not lost. */
 static bool survivors(const struct failover *f, struct choice *choice)
 {
     struct failover_state *s = f->job->failover;
@@ -83,7 +83,7 @@ static bool survivors(const struct failover *f, struct choice *choice)
             break;
         case LIFE_THERE:
             if (p->received && p->epoch > accepted->epoch)
-                return false; /* this agent is behind: it will get the commit */
+                return false; /* this agent is behind, and will get the commit */
             if (p->self || !p->barred)
                 choice->all[choice->n++] = accepted->members[i];
         }
@@ -93,7 +93,8 @@ static bool survivors(const struct failover *f, struct choice *choice)
         left_here |= w->job_id == f->job->id && failover_is_member(accepted, w->id) && w->quiesced &&
                      w->sample.phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
                      w->quiesced->epoch >= accepted->epoch;
-    /* Members that left an acting leader's incomplete epoch lack state. In the same epoch they would lack it again. */
+    /* Members that left an acting leader's incomplete epoch lack state. They would lack it again in an epoch of the
+     * same members. */
     return gone || (left_here && (f->job->complete || !failover_by_leader(f)));
 }
 
@@ -134,7 +135,7 @@ static void propose(const struct failover *f)
               accepted->n_members);
 }
 
-/* Continues when all ranks of the proposal have promised, or at the deadline with the ranks that have. */
+/* Continues when all ranks of the proposal have promised, or at the deadline with the ranks that have promised. */
 static void count_promises(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
@@ -177,7 +178,8 @@ static void note_quiesced(struct failover_state *s, const form_epoch *accepted,
     }
 }
 
-/* Sets the recovery source from the holdings, as the coordinator would; false: the source's members are unknown. */
+/* Sets the recovery source from the holdings, as the coordinator would. Returns false if the source's members are
+ * unknown. */
 static bool set_source(const struct failover *f, form_epoch *form)
 {
     struct failover_state *s = f->job->failover;

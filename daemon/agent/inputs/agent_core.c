@@ -74,8 +74,8 @@ void agent_core_free(struct agent_core *c)
 
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    /* The agent stood still, most likely with the machine: messages of workers and other agents since then are
-     * unread. */
+    /* The agent stood still, most likely with the whole machine. Messages that workers and other agents sent meanwhile
+     * are unread. */
     const int64_t late = now - MAX(c->ticked_at, agent_core_deadline(c));
     if (late > 0) {
         agent_revoke_shift(c, late);

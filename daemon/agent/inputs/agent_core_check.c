@@ -28,7 +28,7 @@ bool agent_core_check(const struct agent_core *c)
         titan_assert(p->sent > 0 && p->keys.n <= 1);
     }
 
-    /* In an acknowledged session all reports have been sent; otherwise none. */
+    /* In an acknowledged session all reports have been sent. Otherwise no report has been sent. */
     size_t n = 0;
     const struct report *last = NULL;
     for (const struct report *r = c->reports; r; last = r, r = r->next, n++) {

@@ -35,14 +35,14 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
     }
 }
 
-/* A command to form may have waited in a stopped agent's socket while the job went on without its node. So the command
- * is held until a heartbeat sent since is answered. */
+/* A command to form may have waited in a stopped agent's socket while the job went on without its node. So the agent
+ * holds the command until the coordinator answers a heartbeat sent after it came. */
 static bool commands_stale(const struct agent_core *c, int64_t now)
 {
     return c->answered && failover_coordinator_away(c, now);
 }
 
-/* Is the command about an epoch older than the accepted one? Then it is counted. */
+/* Returns whether the command is about an epoch older than the accepted epoch. Counts such a command. */
 static bool is_fenced(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch,
                       struct agent_actions *out)
 {

@@ -10,8 +10,8 @@
 
 #define KNOWN_BYTES_MAX ((size_t)1 << 20) /* limit for the epochs in a registration; a message has at most 4 MiB */
 
-/* Lists all jobs with workers here, then other jobs, newest first, while the message has room. Epochs are of
- * coordinators up to that term. known and list have room for all jobs. */
+/* Lists all jobs with workers here, then the other jobs, newest first, while the message has room. Only epochs of
+ * coordinators up to `term` count. The arrays `known` and `list` have room for all jobs. */
 static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__Internal__EpochsKnown *known,
                               Titan__Internal__EpochsKnown **list, size_t *ret_n)
 {
@@ -68,7 +68,8 @@ static void send_registration(struct agent_core *c, uint64_t known_term, struct 
         live->state = w->sample.phase;
         live->address = w->address;
         live->quiesced = w->quiesced;
-        /* The page shows that already; the worker's holdings follow in its own report after this registration. */
+        /* The page already shows that the worker left its epoch. Its holdings follow in a report after this
+         * registration. */
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
             !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
             live->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
@@ -171,7 +172,8 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     send_leave(c, now, out);
     agent_gpus_report(c, out);
 
-    /* The registration may have waited in the stream while an epoch was accepted. */
+    /* While the registration waited in the stream, an acting leader's epoch may have been accepted. So these epochs are
+     * sent again. */
     for (const struct agent_job *j = c->jobs; j && c->leader_epoch_since; j = j->next)
         for (size_t i = 0; i < j->record->n_leader_epochs; i++) {
             MESSAGE(epoch, LEADER_EPOCH, leader_epoch, j->record->leader_epochs[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_messages.c - workers' messages, and what the coordinator gets of them. */
+/* worker_messages.c - handles workers' messages, and passes parts of them to the coordinator. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerReg
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                         \
     m.field = (part)
 
-/* Extracts the message for the coordinator, if any; false: the message is about another worker. */
+/* Extracts the message for the coordinator, if any. Returns false if the message is about another worker. */
 static bool forwarded(const struct agent_worker *w, const Titan__Internal__WorkerToAgent *in,
                       agent_message *out_message)
 {
@@ -117,7 +117,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         agent_job_note_complete(c, w->job_id, in->quiesced->installed_epoch);
         failover_on_quiesced(c, in->quiesced, now, out);
         if (c->draining && c->quiet)
-            return; /* no change of membership: the coordinator gets only the last checkpoint */
+            return; /* the membership does not change, so the coordinator gets only the last checkpoint */
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
         in->progress->busy_ms = w->step_time.busy_ms;

@@ -62,8 +62,8 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
     agent_straggler_sample(c, w, now, out);
 }
 
-/* A revoked worker has revoke_ms, or the time that one of its actions may take. A moving worker has more, up to a
- * limit. */
+/* To leave its epoch, a revoked worker has revoke_ms, or the time that one of its actions may take if that is longer.
+ * Each movement starts this time again, up to a limit. */
 static int64_t revoke_due(const struct agent_core *c, const struct agent_worker *w)
 {
     titan_assert(w->revoked_epoch > 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* action_queue.c - carries out the core's actions in order, and keeps its time. Actions behind a record wait until the
- * record is on disk. */
+/* action_queue.c - carries out the core's actions in order, and keeps the core's time. Actions behind a record wait
+ * until the record is on disk. */
 #include "daemon/agent/shell/agent_internal.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ void agent_worker_not_started(struct agent *a, uint64_t job_id, uint64_t worker_
     /* If the node lacks a resource, neither worker nor job is at fault. */
     const bool node_short = titan_error_short(why) || why->sys_errno == EAGAIN || why->status == TITAN_ENOMEM ||
                             why->status == TITAN_ETIMEDOUT || why->status == TITAN_EAGAIN;
-    /* Does this node refuse that job's workers: its user, folder or limits? */
+    /* Does this node refuse the job's workers because of the job's user, folder or limits? */
     const bool refused = why->status == TITAN_EUNPLACEABLE ||
                          (a->as_users && (why->status == TITAN_EPERM || why->status == TITAN_EINVAL));
     const struct agent_exit how = {.code = titan_status_exit(why->status),
@@ -83,7 +83,8 @@ static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessag
     if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS)
         for (size_t i = 0; i < m->release_gpus->n_slots; i++)
             gpu_watch_release(a->gpus, m->release_gpus->slots[i]);
-    /* The worker that writes the next checkpoint removes unlisted checkpoints: it knows which are its own. */
+    /* Unlisted checkpoints are removed by the worker that writes the next checkpoint, because it knows which
+     * checkpoints are its own. */
     if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
         return;
     if (m->log->cancel) {
@@ -93,12 +94,12 @@ static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessag
     /* A request that comes before the command to start follows the future logs. */
     const bool known = job_folder_find(a->settings.run_dir, m->log->job_id, job_dir) ||
                        job_folder_link(a->settings.run_dir, m->log->job_id, job_dir);
-    if (m->log->flight) /* the dump is queued before the read: a folder's tasks run in order */
+    if (m->log->flight) /* the dump is queued before the read, because a folder's tasks run in order */
         dump_job(a->workers, m->log->job_id, DUMP_REQUEST, a->files, &a->log);
     logs_request(a->logs, m->log, known ? job_dir : NULL);
 }
 
-/* All actions but messages to the coordinator. */
+/* Carries out any action but a message to the coordinator. */
 static void carry_out(struct agent *a, const struct agent_action *x)
 {
     static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
@@ -109,7 +110,7 @@ static void carry_out(struct agent *a, const struct agent_action *x)
     case AGENT_RECORD_TERM:
     case AGENT_RECORD_JOB:
     case AGENT_FORGET_JOB:
-        titan_assert(!record_writer_busy(a->records)); /* nothing passes a record that is not on disk */
+        titan_assert(!record_writer_busy(a->records)); /* no action passes a record that is not on disk */
         record_writer_start(a->records, x);            /* this batch waits until the record is written */
         break;
     case AGENT_SEND: /* the caller sends it */
@@ -158,8 +159,8 @@ static void carry_out(struct agent *a, const struct agent_action *x)
     }
 }
 
-/* Carries out the actions of earlier inputs, then those of `batch`, the newest (NULL = none). An action that causes an
- * input appends a batch. */
+/* Carries out the actions of earlier inputs, then the actions of `batch`, the newest input's (NULL = none). If an
+ * action causes an input, this appends a batch. */
 void agent_carry_out(struct agent *a, struct action_batch *batch)
 {
     const bool outermost = !a->carrying_out;
@@ -188,7 +189,8 @@ void agent_carry_out(struct agent *a, struct action_batch *batch)
         }
 
         if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED) {
-            /* Dumps the hanging worker and all its job's workers on this node. The dumps show their waits. */
+            /* Dumps the hanging worker and all its job's workers on this node. The dumps show what each of them waits
+             * for. */
             const Titan__Internal__WorkerStalled *m = x->send->stalled;
             struct worker *w = workers_find(a->workers, m->worker_id);
             if (w)
@@ -196,8 +198,8 @@ void agent_carry_out(struct agent *a, struct action_batch *batch)
             dump_job(a->workers, m->job_id, DUMP_HANG, a->files, &a->log);
         }
         const titan_status status = session_send(a->session, x->send);
-        /* The next session resends a message that the ended stream refused (TITAN_ECANCELLED). The next progress report
-         * supersedes a lost one. */
+        /* Two failures need no new session: the next session resends a message that an ended stream refused
+         * (TITAN_ECANCELLED), and the next progress report supersedes a lost one. */
         if (status != TITAN_OK && status != TITAN_ECANCELLED &&
             x->send->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
             session_end(a->session,

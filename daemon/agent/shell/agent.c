@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent.c - the shell around the core, which makes all decisions (agent_core.h): open, leave and close.
+/* agent.c - opens, leaves and closes the shell around the core. The core makes all decisions (agent_core.h).
  * agent_internal.h lists its files. */
 #include "daemon/agent/shell/agent_internal.h"
 
@@ -42,7 +42,7 @@ static titan_status open_peers(struct agent *a, const struct agent_options *o, s
                                : TITAN_OK;
     const bool v6 = strchr(a->settings.address, ':') != NULL;
     (void)snprintf(path, sizeof(path), "%s/peer_port", a->settings.run_dir);
-    /* The last start's port comes first: other agents still use it for this node. */
+    /* The port of the last start is tried first, because other agents still use it for this node. */
     _cleanup_(buf_free) struct buf before = BUF_INIT;
     const long port = file_read(path, 16, &before, NULL) == TITAN_OK && before.data ? strtol(before.data, NULL, 10) : 0;
     const long ports[] = {port > 0 && port < 65536 ? port : 0, 0};
@@ -228,8 +228,8 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     bool wait = workers_expected(a->workers) > 0;
     (void)uv_timer_start(&a->adoption_timer, on_adoption_timer, wait ? ADOPTION_WAIT_MS : 0, 0);
 
-    /* Without enforcement workers run without the site's limits. A job that requests such a limit itself is refused at
-     * its start. */
+    /* If the node cannot enforce the site's limits, workers run without these limits. A job that itself requests such a
+     * limit is refused at its start. */
     const struct cgroup_limits *site = &a->settings.limits.site;
     struct worker_limits_held held = {.why = ""};
     if (site->memory || site->cpus)

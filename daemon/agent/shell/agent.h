@@ -3,8 +3,8 @@
  *
  * A worker runs in its own process group with a clean environment and no inherited descriptors. It has a page of shared
  * memory (proto/worker_page.h), a log file bounded in size, and the agent's Unix socket. The page's robust mutex shows
- * its death within a millisecond at any size. A worker runs on for its lease when its agent dies; an agent that starts
- * over the same folder adopts the workers there. */
+ * its death within a millisecond at any size. When its agent dies, a worker runs on until its lease ends. The next
+ * agent over the same folder adopts the workers there. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_AGENT_H
 #define TITAN_DAEMON_AGENT_SHELL_AGENT_H
 
@@ -28,7 +28,7 @@ struct agent_options {
     const char *device;        /* "auto", "cpu", "cuda" */
     const char *spawnd;        /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's
                                 * user */
-    /* with spawnd, the user for jobs without a user of this node; NULL = refuse such jobs */
+    /* with spawnd: the user for jobs whose own user this node does not have; NULL = refuse such jobs */
     const char *default_user;
     uint32_t slots;                    /* concurrent workers; 0 = one per GPU, or 4 on a CPU node */
     uint32_t lease_ms;                 /* 0 = 30000 */
@@ -36,12 +36,12 @@ struct agent_options {
     uint64_t worker_memory;            /* bytes per worker; 0 = any */
     uint32_t worker_cpus;              /* processors per worker, in thousandths; 0 = any */
     uint32_t hang_floor_ms;            /* 0 = 300 */
-    uint32_t away_ms, leader_lease_ms; /* valid until a coordinator gives its own (agent_core.h) */
+    uint32_t away_ms, leader_lease_ms; /* valid until a coordinator gives its own values (agent_core.h) */
     const char *peer_listen;  /* HOST:PORT for other agents' datagrams; NULL = address and a free port; "" = none */
     const char *worker_ports; /* "30000-30999"; NULL = any */
-    bool ephemeral;           /* the coordinator may delete its record when the node is gone */
-    /* Do not report workers that agent_close() stops: the coordinator stops too, and its jobs later resume from their
-     * last checkpoint. */
+    bool ephemeral;           /* the coordinator may delete the node's record when the node is gone */
+    /* Do not report workers that agent_close() stops, because the coordinator stops too. Its jobs later resume from
+     * their last checkpoint. */
     bool quiet_stop;
 };
 

@@ -125,7 +125,7 @@ static void on_session_open(void *data)
 {
     struct agent *a = data;
     if (a->peers)
-        peers_look_again(a->peers); /* another machine may now have its name */
+        peers_look_again(a->peers); /* another machine may now have the coordinator's name */
     agent_core_coordinator_at(a->core, session_target(a->session));
     agent_sample_all(a);
     CORE(a, agent_core_session_up);

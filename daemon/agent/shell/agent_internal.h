@@ -75,8 +75,8 @@ struct agent {
 
 /* --- action_queue.c ----------------------------------------------------------------------------------------------- */
 struct action_batch *agent_batch_new(void);
-/* Carries out the actions of earlier inputs, then those of this batch (NULL = none). Takes batch over. An action that
- * causes an input appends a batch. */
+/* Carries out the actions of earlier inputs, then the actions of this batch (NULL = none). Takes batch over. If an
+ * action causes an input, this appends a batch. */
 void agent_carry_out(struct agent *a, struct action_batch *batch);
 /* Writes the state that the next agent of this node and workers without an agent need. */
 void agent_publish(struct agent *a);

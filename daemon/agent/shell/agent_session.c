@@ -121,7 +121,7 @@ static void on_stream_close(struct rpc_stream *stream, const struct titan_error 
         s->failed_before = s->n_targets == 1;
     } else {
         /* The address did not accept this node, so the session tries the next. It logs once per outage, when it has
-         * tried all. */
+         * tried all addresses. */
         struct titan_error ended;
         (void)titan_fail(&ended, TITAN_EUNREACHABLE, "%s", s->why);
         const struct titan_error *why = s->why[0] ? &ended : err;
@@ -248,7 +248,7 @@ static void on_client_closed(void *data)
     uv_close((uv_handle_t *)&s->retry_timer, on_handle_closed);
 }
 
-/* Cancels a stream that still exists: it had time to end. */
+/* Cancels the stream if it still exists; it had time to end by itself. */
 static void close_client(struct session *s)
 {
     if (s->client_closing)

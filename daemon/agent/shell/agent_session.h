@@ -29,7 +29,7 @@ struct session_options {
 /* Nothing happens before session_start. */
 titan_status session_open(uv_loop_t *loop, const struct session_options *options, struct session **ret,
                           struct titan_error *err) TITAN_MUST_USE;
-/* The address of target that the stream uses or tries next. */
+/* Returns which address of options.target the stream uses, or tries next. */
 const char *session_target(const struct session *s);
 struct rpc_client *session_client(const struct session *s); /* for other calls; valid until session_close */
 void session_start(struct session *s);
@@ -38,7 +38,7 @@ void session_settled(struct session *s);
 /* TITAN_EAGAIN: the queue is full; TITAN_ECANCELLED: no stream, or it ended; TITAN_ENOMEM. */
 titan_status session_send(struct session *s, const Titan__Internal__AgentMessage *message) TITAN_MUST_USE;
 size_t session_queued(const struct session *s); /* messages not yet sent */
-/* Ends the stream: on_lost follows, then another attempt. why goes to the log. */
+/* Ends the stream: on_lost follows, then another attempt. `why` goes to the log. */
 
 void session_end(struct session *s, const char *why);
 /* Ends the session when the queue is sent, or after 200 ms; done runs on the loop. */

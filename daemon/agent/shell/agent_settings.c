@@ -40,7 +40,7 @@ titan_status agent_settings_fill(const struct agent_options *o, struct agent_set
         return titan_fail(err, TITAN_EINVAL, "%u slots, at most %d are possible", ret->slots, SLOTS_MAX);
     titan_assert(ret->slots > 0);
 
-    /* Checks for one port per worker, and one for admin check. */
+    /* Checks that there is one port per worker, and one for `titanctl admin check`. */
     ret->ports = (struct listen_ports){0};
     if (o->worker_ports && listen_ports_parse(o->worker_ports, &ret->ports, err) != TITAN_OK)
         return titan_error_wrap(err, "agent.worker_ports");

@@ -3,7 +3,7 @@
  * because the worker may be dead or stand still. JOBDIR/flight/worker-ID-epoch-EPOCH.json is the last dump of that
  * worker and epoch. Above a limit, dumps of older epochs are deleted. A failed dump is a line in the log.
  *
- * The folder may be on a file server: a thread of the file pool opens it. */
+ * The folder may be on a file server, so a thread of the file pool opens it. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_FLIGHT_DUMPS_H
 #define TITAN_DAEMON_AGENT_SHELL_FLIGHT_DUMPS_H
 
@@ -17,8 +17,8 @@
 
 enum dump_cause { DUMP_REQUEST, DUMP_REVOKE, DUMP_HANG, DUMP_EXIT, DUMP_CAUSES };
 
-/* Dumps one worker, or all of the job's workers here: reads now, writes soon. detail: the fault of this worker; NULL =
- * none. */
+/* Dumps one worker, or all of the job's workers here. The recorders are read now; the dumps are written soon after.
+ * detail: the fault of this worker; NULL = none. */
 void dump_worker(struct worker *w, enum dump_cause cause, const char *detail, struct file_pool *files,
                  const struct log *log);
 void dump_job(struct workers *workers, uint64_t job_id, enum dump_cause cause, struct file_pool *files,

@@ -29,7 +29,7 @@ struct watched_gpu {
     nvmlDevice_t device;
     bool registered;
     uint64_t ecc_forgiven; /* errors from before the last release */
-    char fault[256];       /* the reason it is out of use until its release; "" = none */
+    char fault[256];       /* why the GPU is out of use until its release; "" = it is in use */
     struct gpu_state state;
 };
 
@@ -46,7 +46,7 @@ struct gpu_board {
     uint32_t slots;
     struct {
         struct gpu_state state; /* as published by the thread */
-        bool release, look;     /* look: requested and not begun; earlier results do not count */
+        bool release, look;     /* look: a look is requested and has not begun; results from before do not count */
     } gpus[];
 };
 

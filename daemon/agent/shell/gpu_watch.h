@@ -4,7 +4,7 @@
  * NVML calls can block, so an own thread makes them; the loop reads its last results. A GPU takes its slot out of use
  * when it reports a critical Xid or an uncorrected ECC error, is lost, or needs a reset; gpu_watch_release() or the
  * next start ends that. A GPU not checked for GPU_WATCH_OLD_MS also takes its slot out of use, until NVML answers. All
- * functions run on the loop's thread, and accept NULL: nothing to watch. */
+ * functions run on the loop's thread, and accept NULL, which means that there is nothing to watch. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_GPU_WATCH_H
 #define TITAN_DAEMON_AGENT_SHELL_GPU_WATCH_H
 

@@ -2,8 +2,8 @@
 /* installation.h - the id of an agent's state directory, the same over all starts and addresses.
  *
  * One agent at a time locks the directory and takes over its predecessor's workers. So an agent of the same
- * installation speaks for these workers, at any address. A copy of the directory is another installation: the id is
- * bound to the directory and the machine. */
+ * installation speaks for these workers, at any address. A copy of the directory is another installation, because the
+ * id is bound to the directory and the machine. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_INSTALLATION_H
 #define TITAN_DAEMON_AGENT_SHELL_INSTALLATION_H
 

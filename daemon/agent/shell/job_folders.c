@@ -101,7 +101,7 @@ void job_leftovers_find(const char *run_dir, struct job_leftovers *ret)
     if (!dir)
         return;
     for (struct dirent *e; (e = readdir(dir));) {
-        char link[sizeof(e->d_name)]; /* the ID of names ID and ID.epoch */
+        char link[sizeof(e->d_name)]; /* the job's id, taken from a name "ID" or "ID.epoch" */
         (void)snprintf(link, sizeof(link), "%.*s", (int)strcspn(e->d_name, "."), e->d_name);
         if (!link[0] || faccessat(dirfd(dir), link, F_OK, 0) == 0 || errno != ENOENT ||
             !VEC_RESERVE(ret->names, ret->cap, ret->n + 1))

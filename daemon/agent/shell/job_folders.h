@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job_folders.h - where jobs' folders are. run/jobs/ID is a link to the folder; the next agent of this node follows it.
- * run/ is local to this machine. The folders may be on a file server: functions that open one run on a thread of the
- * file pool (daemon/common/file_pool.h). */
+ * run/ is local to this machine. A folder may be on a file server. So a function that opens a folder runs on a thread
+ * of the file pool (daemon/common/file_pool.h). */
 #ifndef TITAN_DAEMON_AGENT_SHELL_JOB_FOLDERS_H
 #define TITAN_DAEMON_AGENT_SHELL_JOB_FOLDERS_H
 
@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 
-/* Makes and opens the job's folder for recipe, logs, metrics and checkpoints. It is for its user only, also below a
- * public path. A umask that admits the group and no others (the unit's) stays. */
+/* Makes and opens the job's folder for recipe, logs, metrics and checkpoints. Only its user has access, also below a
+ * public path. If the umask admits the group and no others, as the unit's does, the group has access too. */
 titan_status job_folder_make(const char *directory, struct titan_error *err) TITAN_MUST_USE;
 /* Makes the folder for titan-spawnd to give to the job's user: the agent's group keeps read and write access, also in
  * folders below. A folder that a user already owns stays as it is. */
@@ -26,7 +26,8 @@ titan_status job_folder_record(const char *run_dir, uint64_t job_id, const char 
                                struct titan_error *err) TITAN_MUST_USE;
 /* Finds the folder of a job that ran on this node; false = none. */
 bool job_folder_find(const char *run_dir, uint64_t job_id, char out[PATH_MAX]);
-/* The link's own path; the link exists once the job's first worker starts here. false: the path is too long. */
+/* Gives the path of the link itself, which exists once the job's first worker starts here. Returns false if the path is
+ * too long. */
 bool job_folder_link(const char *run_dir, uint64_t job_id, char out[PATH_MAX]);
 /* Lists the names in run/jobs that belong to jobs without a folder: links, and the records beside them. Opens the
  * folders. */

@@ -68,7 +68,7 @@ static void on_timer(uv_timer_t *timer)
     static const struct file_calls calls = {.run = look_run, .done = look_done, .given_up = look_given_up};
     struct log_bounds *b = timer->data;
     if (workers_count(b->workers) == 0) {
-        (void)uv_timer_stop(timer); /* no worker is left: an idle agent uses no processor time */
+        (void)uv_timer_stop(timer); /* no worker is left, and an idle agent uses no processor time */
         return;
     }
     workers_look_after(b->workers);

@@ -30,8 +30,9 @@
 #define AT_ONCE 8     /* concurrent requests of operators */
 #define SKEW_MS 1000
 #define FILES_LEAST 4096
-#define SOON_MS INT64_C(86400000) /* 1 day: a certificate ends soon; the renewal is due at two thirds of the life */
-#define LOOK_MS 3000              /* limit for one path, or connections to other nodes; below the coordinator's wait */
+/* 1 day: a certificate with less time left ends soon; its renewal was due at two thirds of its life */
+#define SOON_MS INT64_C(86400000)
+#define LOOK_MS 3000 /* limit for one path, or connections to other nodes; below the coordinator's wait */
 #define CONNECT_MS 2000
 #define LISTEN_MS 15000 /* how long this node accepts connections; longer than the coordinator's check */
 #define FINDINGS_MAX 16
@@ -45,7 +46,7 @@ struct finding {
     char text[TEXT_MAX];
 };
 
-/* The acknowledgement's question about jobs' folders, asked repeatedly. */
+/* The repeated check that an acknowledgement asks for: can jobs have their folders here? */
 struct placement {
     struct file_task task; /* must be the first member */
     struct node_checks *owner;
@@ -117,10 +118,10 @@ struct node_checks {
     void *data;
     uv_timer_t again;
     uint64_t session;
-    struct placement *placement; /* the acknowledgement's; NULL: none in this session */
+    struct placement *placement; /* the check for the acknowledgement; NULL = none in this session */
     bool looking;                /* a look at the placement is in progress */
     char last[TEXT_MAX];         /* last report about the placement */
-    struct file_pool *files;     /* these checks have their own pool: a hang blocks no worker's start */
+    struct file_pool *files;     /* the checks have their own pool, so that a hang blocks no worker's start */
     struct serving *serving;
     size_t requests;
     int works;
@@ -186,7 +187,7 @@ static void look_at_node(struct look *k)
 
     /* Cgroups, users and limits of the workers. */
     char home[PATH_MAX], probe[PATH_MAX + 32];
-    const bool can_make = !k->of.spawnd[0] && worker_cgroup_home(home); /* titan-spawnd makes its own */
+    const bool can_make = !k->of.spawnd[0] && worker_cgroup_home(home); /* titan-spawnd makes its own cgroups */
     if (!k->of.spawnd[0] && !can_make)
         found(k, "cgroup", true,
               "no cgroup of version 2 with cgroup.kill (Linux 5.14): workers are killed by group only");
@@ -564,7 +565,7 @@ void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
     c->works++;
     r->open = 1; /* holds the request until all looks are started */
 
-    /* Looks at the nodes that the request names. If it names none, looks at all of this node. */
+    /* Looks at the nodes that the request names. If the request names no node, looks at all parts of this node. */
     struct look *k = m->n_reach > 0 ? add_look(r, LOOK_REACH, "") : NULL;
     for (size_t i = 0; k && i < m->n_reach && k->reach.n < TARGETS_MAX; i++) {
         struct reach_target *t = &k->reach.list[k->reach.n++];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* node_check.h - reports problems of this node to the coordinator. After every acknowledgement, and at each change: can
- * jobs have their folders here? At an operator's request: all other checks. The checks run on threads that may hang
- * (daemon/common/file_pool.h). A path that does not answer within seconds is reported, and so is an unreachable node
- * (reach.h). */
+/* node_check.h - reports problems of this node to the coordinator. After every acknowledgement, and at each change, it
+ * reports whether jobs can have their folders here. At an operator's request, it makes all other checks. The checks run
+ * on threads that may hang (daemon/common/file_pool.h). A path that does not answer within seconds is reported, and so
+ * is an unreachable node (reach.h). */
 #ifndef TITAN_DAEMON_AGENT_SHELL_NODE_CHECK_H
 #define TITAN_DAEMON_AGENT_SHELL_NODE_CHECK_H
 
@@ -25,7 +25,8 @@ struct node_checks_options {
     const char *spawnd;                   /* titan-spawnd's socket; NULL = none */
 };
 
-/* Passes each answer to said. Without a session said returns false, and the folders' result is reported again later. */
+/* Passes each answer to `reported`. Without a session `reported` returns false, and the folders' result is reported
+ * again later. */
 titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *options,
                               bool (*reported)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
                               struct node_checks **ret, struct titan_error *err) TITAN_MUST_USE;

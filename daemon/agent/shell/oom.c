@@ -35,7 +35,8 @@ static bool count(const struct oom_watch *o, const struct oom_group *g, uint64_t
            cgroup_number(g->path, "memory.events", "oom_kill ", ret);
 }
 
-/* Version 1 counts in the process's cgroup; version 2 in the nearest one at or above it with the memory controller. */
+/* Cgroup version 1 counts kills in the process's cgroup. Version 2 counts kills in the nearest cgroup, at or above the
+ * process, that has the memory controller. */
 static void find_folder(const struct oom_watch *o, pid_t pid, struct oom_group *g)
 {
     char file[PATH_MAX], path[PATH_MAX];
@@ -93,7 +94,7 @@ void oom_group_follow(struct oom_watch *o, struct oom_group **group, pid_t pid)
 {
     struct oom_group now = {.users = 0};
     find_folder(o, pid, &now);
-    /* Version 1 shows an ending process in the root. */
+    /* Cgroup version 1 shows an ending process in the root. So its known group stays. */
     const bool ends = *group && (!now.path[0] || (now.v1 && now.path[now.root] == '\0'));
     if (ends || (*group && strcmp(now.path, (*group)->path) == 0))
         return;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oom.h - was a worker killed for its memory? The kernel does not tell the parent, but its counters show it, for a
- * worker with a SIGKILL that this agent did not send.
+/* oom.h - was a worker killed for its memory? The kernel does not tell the parent. But if a SIGKILL that this agent did
+ * not send ended the worker, the kernel's counters show the cause.
  *
- * The cgroup that accounts the worker's memory counts such kills of its own processes, whichever limit acted:
+ * The cgroup that accounts the worker's memory counts memory kills of its own processes, whichever limit caused them:
  * memory.events (v2) or memory.oom_control (v1). Without such a counter (no memory controller, the root cgroup) only
  * the machine's count is left (oom_kill in /proc/vmstat). That count covers all cgroups, so it is no proof. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_OOM_H
@@ -27,8 +27,8 @@ void oom_watch_init(struct oom_watch *o);
 /* Called four times a second while there are workers. Kills from OOM_LOOKS looks ago, or from before a group's first
  * worker, do not explain a later end. */
 void oom_watch_look(struct oom_watch *o);
-/* Sets *group, NULL before the first call, to the group that counts the process's kills. Later calls follow the process
- * while it lives. */
+/* Sets *group to the group that counts the process's kills. Before the first call *group is NULL. Later calls follow
+ * the process while it lives. */
 void oom_group_follow(struct oom_watch *o, struct oom_group **group, pid_t pid);
 void oom_group_leave(struct oom_watch *o, struct oom_group **group);
 
@@ -42,7 +42,7 @@ void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_
 
 enum oom {
     OOM_NO,
-    OOM_PERHAPS, /* the machine killed some process for memory; which one is unknown */
+    OOM_PERHAPS, /* the machine killed some process for memory; which process is unknown */
     OOM_YES
 };
 /* A process that ended by a SIGKILL not from this agent. */
@@ -53,8 +53,8 @@ struct oom_victim {
     uint64_t rss_max;                 /* the most memory seen */
 };
 /* Decides whether the victim was killed for memory. Unless it returns OOM_NO, reason gets the text of oom_reason() with
- * the limit that was reached. Then follows that limit's setting, or "(of titand.service)" for a limit outside the
- * worker's own cgroup. */
+ * the limit that was reached. The text then names the setting of this limit, or "(of titand.service)" for a limit
+ * outside the worker's own cgroup. */
 enum oom oom_verdict(const struct oom_watch *o, const struct oom_victim *victim, char *reason, size_t cap);
 
 #endif

@@ -86,7 +86,7 @@ titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, 
     _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return titan_fail_errno(err, "cannot create '%s'", path);
-    /* Allocates the blocks now: a full disk is an error here, not a SIGBUS in the worker. */
+    /* Allocates the blocks now, so that a full disk is an error here, and not a SIGBUS in the worker. */
     int rc = posix_fallocate(fd, 0, PAGE_BYTES);
     if (rc) {
         (void)unlink(path);
@@ -140,9 +140,9 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
 
 /* --- the holder of the mutex -------------------------------------------------------------------------------------- */
 
-/* The agent reads only the mutex's futex, and not by libc: libc's calls follow pointers in the mutex, and the worker
- * can write the page. By the kernel's contract the futex holds the owner's thread number, plus FUTEX_OWNER_DIED once
- * the owner is dead. */
+/* Of the mutex, the agent reads only the futex, and without libc, because libc's calls follow pointers in the mutex,
+ * and the worker can change these pointers. By the kernel's contract the futex holds the owner's thread number, plus
+ * FUTEX_OWNER_DIED once the owner is dead. */
 static _Atomic uint32_t *futex_of(struct worker_page *page)
 {
     return (_Atomic uint32_t *)(void *)&page->alive.__data.__lock;
@@ -162,7 +162,7 @@ enum page_owner page_owner(struct worker_page *page)
 
 /* Shared by the agent and the thread; the last user frees it. */
 struct page_watch {
-    struct worker_page *page; /* an own mapping */
+    struct worker_page *page; /* this watch's own mapping */
     int event;
     atomic_bool stopped;
     atomic_int refs;

@@ -22,8 +22,8 @@ void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *l
 {
     char link[PATH_MAX], prefix[FOLDER_PREFIX];
     link_path(run_dir, link);
-    /* The folder's name begins with the inode number of run_dir. A copy of run_dir has the link, but not this
-     * directory's workers. */
+    /* The folder's name begins with the device and inode numbers of run_dir. So the link in a copy of run_dir is not
+     * followed, because the workers belong to the original. */
     struct stat st = {0};
     (void)stat(run_dir, &st);
     (void)snprintf(prefix, sizeof(prefix), PAGES_FOLDERS "%llx-%llx-", (unsigned long long)st.st_dev,

@@ -70,7 +70,7 @@ static void on_timer(uv_timer_t *timer)
     reach_end(timer->data);
 }
 
-/* A new connection's buffer has room for the token, so a closed connection still sends the token. */
+/* The token fits into the buffer of a new connection. So the kernel still sends it after the close. */
 static void on_connection(uv_stream_t *socket, int status)
 {
     struct reach_listener *l = socket->data;

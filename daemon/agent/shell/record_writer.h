@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* record_writer.h - writes the core's records (records.h) on a thread of the pool, one at a time. A failed write is
- * retried until it succeeds, because no later action may be carried out before. */
+ * retried until it succeeds, because no later action may be carried out before it succeeds. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_RECORD_WRITER_H
 #define TITAN_DAEMON_AGENT_SHELL_RECORD_WRITER_H
 

@@ -105,7 +105,7 @@ static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t jo
     return TITAN_OK;
 }
 
-/* Checks the content like a message's: the checksum shows only that the record is complete. */
+/* Checks the content as a message's content is checked, because the checksum shows only that the record is complete. */
 static titan_status check_job(const Titan__Internal__AgentJobRecord *r, uint64_t job_id, struct titan_error *err)
 {
     TRY(range_check(&r->base, err));

@@ -16,7 +16,7 @@ titan_status record_write_term(const char *run_dir, const struct seen_term *seen
 titan_status record_read_term(const char *run_dir, struct seen_term *ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJobRecord *record,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Calls each once per record. The error names a damaged record; the others are still read. */
+/* Calls each once per record. The error names a damaged record; the other records are still read. */
 titan_status record_read_jobs(const char *run_dir,
                               void (*each)(const Titan__Internal__AgentJobRecord *record, void *data), void *data,
                               struct titan_error *err) TITAN_MUST_USE;

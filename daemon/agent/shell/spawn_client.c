@@ -13,7 +13,7 @@
 
 #include "base/cleanup.h"
 
-#define START_MS 60000 /* wait of a start for a name service or file server; the file pool gives up earlier */
+#define START_MS 60000 /* how long a start waits for a name service or file server; the file pool gives up earlier */
 
 /* A request, and the reply that it waits for. */
 struct call {

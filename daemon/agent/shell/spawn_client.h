@@ -10,7 +10,7 @@
 
 #define SPAWN_SOCKET_MAX 108
 #define SPAWN_LOOP_MS 200  /* wait for an answer on a loop */
-#define SPAWN_WAIT_MS 5000 /* wait for an answer to a start: titan-spawnd may lack a processor for a while */
+#define SPAWN_WAIT_MS 5000 /* wait for an answer to a start, because titan-spawnd may lack a processor for a while */
 
 /* TITAN_OK: the worker runs, and the caller owns *ret_pidfd. Otherwise returns titan-spawnd's status and reason.
  * TITAN_EPERM, TITAN_EINVAL: this node does not start the worker for that user, folder or limit. TITAN_EAGAIN:

@@ -29,7 +29,7 @@ static bool ends_in(const char *folder, const char *name)
     return len > n && strcmp(folder + len - n, name) == 0;
 }
 
-/* This process's cgroup. *ret_inside: this process is in its main/. */
+/* Finds the cgroup of this process. *ret_inside: whether this process is in main/ below it. */
 static bool find_home(char home[PATH_MAX], bool *ret_inside)
 {
     static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_cgroup.h - the cgroups that the agent makes for workers below its own, on nodes without titan-spawnd.
+/* worker_cgroup.h - the cgroups that the agent makes for workers, below its own cgroup, on nodes without titan-spawnd.
  *
- * The kernel passes memory and processors to cgroups only below a cgroup without a process. So the agent moves into
- * main/ beside them at the first limit, unless its unit starts there (systemd's DelegateSubgroup=main). In a service
- * without DelegateSubgroup the agent does not move: systemd could not restart the unit while its workers live. Any
- * thread. */
+ * The kernel lets cgroups have limits only below a cgroup without a process. So at the first limit the agent moves into
+ * main/, beside the workers' cgroups, unless its unit starts it there (systemd's DelegateSubgroup=main). In a service
+ * without DelegateSubgroup the agent does not move, because systemd could not restart the unit while its workers live.
+ * Any thread. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKER_CGROUP_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKER_CGROUP_H
 

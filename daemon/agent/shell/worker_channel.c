@@ -154,7 +154,7 @@ static void connection_flush(struct channel_connection *connection)
     if (status == TITAN_OK || status == TITAN_EAGAIN)
         (void)uv_poll_start(&connection->poll, UV_READABLE | (status == TITAN_EAGAIN ? UV_WRITABLE : 0),
                             on_connection_ready);
-    /* The reading side sees a broken pipe, too, but only after the worker's last messages. */
+    /* A broken pipe is left to the reading side, which sees it too, but only after the worker's last messages. */
 }
 
 static void on_connection_ready(uv_poll_t *handle, int status, int events)

@@ -2,8 +2,8 @@
 /* worker_channel.h - the agent's Unix socket for its workers: connections, messages, descriptors.
  *
  * A connection must register first, within five seconds and in one small message; until on_registration accepts it, the
- * agent gets none of its messages. Garbage, oversize messages and another user's peer close the connection with one
- * line in the log. All callbacks run on the loop. */
+ * agent gets none of its messages. Garbage, an oversize message, or a peer of another user closes the connection, with
+ * one line in the log. All callbacks run on the loop. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKER_CHANNEL_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKER_CHANNEL_H
 
@@ -22,7 +22,7 @@ struct channel_events {
     void *(*on_registration)(struct channel_connection *connection,
                              const Titan__Internal__WorkerRegistration *registration, void *data,
                              struct titan_error *err);
-    /* data: the connection's message_data; the other callbacks get channel_open()'s data. */
+    /* Here `data` is message_data. The other callbacks get channel_open()'s data. */
     void (*on_message)(void *owner, const Titan__Internal__WorkerToAgent *message, void *data);
     void *message_data;
     /* The connection is gone and must not be used again. */
@@ -30,7 +30,7 @@ struct channel_events {
     bool any_user; /* other users' workers reach the socket by a descriptor of its folder */
 };
 
-/* For a connection from another user than the agent's: does pid own it? */
+/* May the connection speak for the process pid? True for a peer of the agent's user, and if pid itself is the peer. */
 bool channel_speaks_for(const struct channel_connection *connection, pid_t pid);
 
 titan_status channel_open(uv_loop_t *loop, const char *path, const struct channel_events *events, void *data,
@@ -38,7 +38,7 @@ titan_status channel_open(uv_loop_t *loop, const char *path, const struct channe
 /* Closes every connection without on_close and removes the socket; done runs on the loop once all is freed. */
 void channel_close(struct channel *channel, void (*done)(void *), void *data);
 
-/* Packs into a queue; fd (-1 = none) is duplicated. */
+/* Packs the message into a queue; fd (-1 = none) is duplicated. */
 titan_status channel_pack(struct frame_writer *queue, const Titan__Internal__AgentToWorker *message, int fd,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Sends now, or when the socket accepts it. A worker with a full queue loses the connection. */

@@ -17,7 +17,7 @@ struct worker_limits {
 /* Which limits can be enforced. */
 struct worker_limits_held {
     struct cgroup_holds can;
-    bool unknown;                /* titan-spawnd gave no answer; why has its reason */
+    bool unknown;                /* titan-spawnd gave no answer; `why` has the reason */
     char why[WORKER_LIMITS_WHY]; /* limits that cannot be enforced, and the remedy; "" = none */
 };
 

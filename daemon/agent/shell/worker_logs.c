@@ -38,12 +38,12 @@ struct log_file {
     uint64_t offset;
 };
 
-/* Resume position of a request: twice the offset, plus 1 in the .1. */
+/* Where a request resumes: twice the offset in the file, plus 1 if the file is the .1. */
 struct log_position {
     uint64_t worker_id, position;
 };
 
-/* A piece that is read, but not sent yet. */
+/* A piece that was read and is not sent yet. */
 struct log_piece {
     uint64_t worker_id, position;
     int32_t rank;
@@ -55,13 +55,13 @@ struct log_piece {
 struct log_request {
     struct file_task task; /* must be the first member */
     struct log_request *next;
-    struct logs *owner; /* for the loop only, like the next two */
-    bool reading;       /* a thread uses the fields after these */
+    struct logs *owner; /* used only by the loop, like `reading` and `cancelled` */
+    bool reading;       /* a thread uses the fields below `cancelled` */
     bool cancelled;
     uint64_t id;
     int32_t rank;
     bool flight, follow, ending, full, over; /* full: there is more to read; over: all is read */
-    bool cut;                                /* over, but the read is incomplete */
+    bool cut;                                /* `over` is set, but not all could be read */
     bool odd;                                /* an entry is not a regular file */
     uint32_t tail_lines;
     char node[256], key[PATH_MAX + 8], folder[PATH_MAX]; /* folder: JOBDIR */
@@ -173,7 +173,7 @@ static enum read_result file_read_on(struct log_request *r, struct log_file *f)
     if (!piece)
         return READ_FULL;
     bool last = r->ending || !r->follow || f->old;
-    /* The file is shorter than the part read: it was emptied, and the rest is in the .1. */
+    /* The file is shorter than the part read so far. So it was emptied, and the rest is in the .1. */
     if (!f->old && file_size(r, f, false) < f->offset)
         f->old = true;
     size_t n = file_piece(r, f, f->old, f->offset, piece->bytes, sizeof(piece->bytes));
@@ -213,7 +213,7 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id, 
         return NULL;
     struct log_file *f = &r->files[r->n_files - 1];
 
-    /* The file is read from the request's position, or else its last lines. */
+    /* Reads the file from the request's position. Without a position, reads only its last lines. */
     f->old = file_size(r, f, true) > 0;
     for (size_t i = 0; i < r->n_after && !r->flight; i++)
         if (r->after[i].worker_id == f->worker_id) {
@@ -235,7 +235,7 @@ static void request_read(struct file_task *k)
     struct log_request *r = (struct log_request *)(void *)k;
     const bool lists = r->folder[0] && !(r->flight && r->n_files > 0);
     r->full = false;
-    if (lists && r->flight) { /* lists all dumps: it is not known yet which workers are this node's */
+    if (lists && r->flight) { /* lists all dumps, because it is not known yet which workers are this node's */
         int flight = open_below(r, "flight");
         DIR *dir = flight < 0 ? NULL : fdopendir(flight);
         for (struct dirent *e; dir && (e = readdir(dir));) {
@@ -249,7 +249,7 @@ static void request_read(struct file_task *k)
             (void)closedir(dir);
     }
 
-    /* JOBDIR/logs/ranks has which workers are this node's, and their last ranks. */
+    /* JOBDIR/logs/ranks names this node's workers and their last ranks. */
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct titan_error err = {0};
     bool whole = false;
@@ -297,7 +297,7 @@ static void request_free(struct file_task *k)
 
 /* --- on the loop -------------------------------------------------------------------------------------------------- */
 
-/* Sends the pieces read. False: no room for all of them now. */
+/* Sends the pieces read. Returns false if there is no room for all of them now. */
 static bool request_send(struct log_request *r)
 {
     size_t sent = 0;
@@ -331,7 +331,7 @@ static bool request_step(struct log_request *r)
         titan_assert(r->n_pieces == 0);
         r->ending |= r->cancelled;
         r->reading = file_pool_add(l->pool, &r->task, &read_calls, sizeof(*r), NULL) == TITAN_OK;
-        r->over = r->cut = !r->reading; /* no read is possible now: the request ends */
+        r->over = r->cut = !r->reading; /* no read is possible now, so the request ends */
         return false;
     }
     Titan__Internal__AgentLogChunk end = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
@@ -358,14 +358,14 @@ static void request_was_read(struct file_task *k)
     struct log_request *r = (struct log_request *)(void *)k;
     struct log_request **at = request_place(r), *next = r->next;
     r->reading = false;
-    /* Existing data is read as fast as it is sent; followed data, with the timer. */
+    /* Existing data is read as fast as it is sent. New data of a followed file is read when the timer fires. */
     if (!r->full && !r->over)
         (void)request_send(r);
     else if (request_step(r))
         *at = next;
 }
 
-/* The request's folder does not answer: a request that only sends the end replaces it. */
+/* The request's folder does not answer. A new request, which only sends the end, replaces this one. */
 static void request_given_up(struct file_task *k, bool started)
 {
     struct log_request *r = (struct log_request *)(void *)k;
@@ -465,7 +465,7 @@ void logs_write_rank(const char *job_dir, const char *node, uint64_t worker_id, 
     titan_status status = job_files_folder(job_dir, "logs", false, &logs, &err);
     if (status == TITAN_OK)
         status = job_files_open(logs, "ranks", O_WRONLY | O_CREAT | O_APPEND, &fd, &err);
-    /* One write, so that nodes that share the folder do not mix their lines. */
+    /* Writes the line in one call, so that nodes that share the folder do not mix their lines. */
     if (status == TITAN_OK && write(fd, line, (size_t)len) != len)
         status = titan_fail_errno(&err, "cannot write 'ranks'");
     if (status != TITAN_OK && status != TITAN_ENOTFOUND)
@@ -565,7 +565,7 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
         status = titan_fail_errno(err, "cannot rename '%s'", part);
     if (status != TITAN_OK)
         (void)unlinkat(at, part, 0);
-    /* Empties the file even after a failed copy: a full disk needs this most. */
+    /* Empties the file even after a failed copy, because a full disk needs this most. */
     if (ftruncate(in, 0) < 0 && status == TITAN_OK)
         status = titan_fail_errno(err, "cannot empty log '%s'", path);
     return status;

@@ -69,16 +69,17 @@ static titan_status start_as_user(const struct worker_command *c, char *env[ENV_
     return TITAN_OK;
 }
 
-/* A process group and not a session: Linux gives each session an equal share of the CPUs (autogroup). Many groups on
- * few CPUs delay the agent by a tenth of a second and more. Returns an errno. */
+/* Starts the worker in a process group of its own, not in a session. Linux gives each session an equal share of the
+ * CPUs (autogroup). Many such autogroups on few CPUs delay the agent by a tenth of a second and more. Returns an
+ * errno. */
 static int spawn(const struct worker_command *c, char *argv[], char *env[ENV_MAX], pid_t *ret)
 {
     posix_spawnattr_t attr;
     posix_spawn_file_actions_t files;
     (void)posix_spawnattr_init(&attr);
     (void)posix_spawn_file_actions_init(&files);
-    /* Signals as after a fresh login, except the signals that stop a node. If all its processes get them (scancel,
-     * KillMode), the agent answers them and ends workers by message or SIGKILL. */
+    /* The worker's signals are as after a fresh login, but it blocks the signals that stop a node. All processes of a
+     * node may get these (scancel, KillMode). The agent then answers them, and ends workers by message or SIGKILL. */
     sigset_t stops, all;
     (void)sigemptyset(&stops);
     (void)sigaddset(&stops, SIGTERM);
@@ -184,7 +185,7 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
     }
 
     /* When memory runs out, the kernel must kill a worker rather than its agent. The worker inherits the agent's score,
-     * so the kernel could take either. A raise needs no privilege. */
+     * so the kernel could take either. Raising the worker's score needs no privilege. */
     struct buf own = BUF_INIT;
     char score_path[48], score[24];
     if (file_read("/proc/self/oom_score_adj", 64, &own, NULL) == TITAN_OK && own.data) {
@@ -223,7 +224,7 @@ titan_status worker_process_adopt(const struct worker_found *w, struct worker_pr
     }
 
     /* A worker of another user can write any pid and job into its page, so titan-spawnd is asked. While titan-spawnd
-     * does not answer, the page is believed; the coordinator knows a worker's job. */
+     * does not answer, the agent believes the page; the coordinator knows the worker's job. */
     if (pidfd_send_signal(p.pidfd, 0, NULL, 0) != 0 && errno == EPERM) {
         struct spawn_reply reply;
         (void)snprintf(p.spawnd, sizeof(p.spawnd), "%s", w->spawnd);

@@ -81,7 +81,7 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
     if (asked.memory || asked.cpus || s->limits.site.memory || s->limits.site.cpus)
         worker_limits_look(s->spawnd, &held);
     TRY(worker_limits_choose(&s->limits, &asked, &held, s->node, &limits, err));
-    /* its paths were not checked against the rights of the user who would open them here */
+    /* the recipe's paths were not checked against the rights of this agent's user, who would open them here */
     if (!as_user && r->job.as_user) {
         (void)titan_fail(err, TITAN_EUNPLACEABLE,
                          "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd",
@@ -102,7 +102,7 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
     if (folder < 0)
         return titan_fail_errno(err, "job directory '%s'", s->directory);
 
-    /* This thread opens the log, not the child, because the thread waits until the child has become the worker. */
+    /* This thread waits until the child has become the worker. So this thread opens the log, and not the child. */
     _cleanup_fd_ int logs = -1, log = -1;
     if (!as_user) {
         TRY(job_files_folder(s->directory, "logs", true, &logs, err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_start.h - the part of a worker's start that opens its job's folder, which may be on a file server: folder,
- * recipe, log, record of the folder's place, process. A task of the file pool (daemon/common/file_pool.h) that holds
- * all its data: its worker and agent may be gone when it ends. */
+ * recipe, log, record of the folder's place, process. It is a task of the file pool (daemon/common/file_pool.h). It
+ * holds all its data, because its worker and agent may be gone when it ends. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKER_START_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKER_START_H
 
@@ -21,7 +21,7 @@ struct worker_start {
     char ports[LISTEN_PORTS_TEXT];        /* "" = any */
     char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = the agent's */
     char spawnd[SPAWN_SOCKET_MAX];        /* titan-spawnd's socket; "" = the worker runs as the agent's user */
-    /* user: the job's. default_user: for jobs without a user of this node, "" = none */
+    /* user: the job's user. default_user: for jobs whose user this node does not have; "" = none */
     char user[256], default_user[256];
     struct worker_limits limits; /* of this node */
     bool has_uid;
@@ -31,7 +31,7 @@ struct worker_start {
     struct titan_error err;        /* why there is no process */
 };
 
-/* NULL: no memory. Leaves process, err and worker unset. */
+/* Returns NULL if there is no memory. Leaves the fields process, err and worker unset. */
 struct worker_start *worker_start_new(const char *recipe);
 /* As in file_calls: worker_start_free also ends a process that was not taken out. */
 void worker_start_run(struct file_task *k);

@@ -465,7 +465,7 @@ static titan_status worker_paths(struct worker *w, const char *directory, struct
     return TITAN_OK;
 }
 
-/* Makes page and recorder; on disk (last) the recorder may be missing. */
+/* Makes page and recorder in dir. last: dir is on disk, where the recorder may be missing. */
 static titan_status worker_page_in(struct worker *w, const char *dir, bool last, struct titan_error *err)
 {
     (void)snprintf(w->page_path, PATH_MAX, "%.4000s/w%" PRIu64 ".page", dir, w->id);
@@ -485,14 +485,15 @@ static titan_status worker_page_in(struct worker *w, const char *dir, bool last,
     return titan_fail(err, TITAN_ENOSPC, "'%s' has no room for a flight recorder", dir);
 }
 
-/* Falls back to disk if memory for files is full: containers have little, and NCCL and others use it, too. */
+/* Falls back to disk if memory for files is full. Containers have little of this memory, and NCCL and other software
+ * use it too. */
 static titan_status worker_page(struct worker *w, struct titan_error *err)
 {
     struct workers *set = w->set;
     bool last = strcmp(set->pages_dir, set->run_dir) == 0;
     titan_status status = worker_page_in(w, set->pages_dir, last, err);
     if (status == TITAN_ENOTFOUND &&
-        !last) { /* a log-out with RemoveIPC, or a script that cleans /dev/shm, removed it */
+        !last) { /* a log-out with RemoveIPC, or a script that cleans /dev/shm, removed the folder */
         tlog_warn(&set->log, "the folder of workers' pages is gone, another one is made", "path=\"%s\"",
                   set->pages_dir);
         pages_dir_open(set->run_dir, set->pages_dir, &set->log);
@@ -705,8 +706,8 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
 
 /* --- adoption ----------------------------------------------------------------------------------------------------- */
 
-/* Adds a dead worker to the list of departed workers, if it left a reason. Without a fault, its last reports may be
- * lost, so it counts as lost. */
+/* Adds a dead worker to the list of departed workers, if it left a reason. A worker that left no fault counts as lost,
+ * because its last reports may be missing. */
 static void departed_keep(const struct worker *w, const char *page_path)
 {
     const int32_t code = atomic_load(&w->page->exit_code);
@@ -786,7 +787,8 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     return TITAN_OK;
 }
 
-/* Each existing page is of an earlier agent's worker: a live worker is adopted, a dead one's page is removed. */
+/* Every page in the folder belongs to an earlier agent's worker. Adopts live workers, and removes dead workers'
+ * pages. */
 static titan_status workers_adopt(struct workers *set, const char *folder, struct titan_error *err)
 {
     DIR *dir = opendir(folder);
@@ -831,7 +833,7 @@ static void sweep_free(struct file_task *k)
     free(s);
 }
 
-/* Does the job have a worker here? Its folder may have been made after the list. */
+/* Does the job have a worker here? Its folder may have been made after the leftovers were listed. */
 static bool job_has_worker(uint64_t job_id, void *data)
 {
     const struct worker *w = ((struct workers *)data)->first;

@@ -6,10 +6,10 @@
  *     └──► not started ──► reported, slot free
  *
  * A start opens its job's folder on a thread of the file pool (worker_start.h). A folder that misses the pool's
- * deadline makes the start fail; a process from a late answer is killed before it acts. The first of two signals shows
- * a death: the page's mutex (any size, within a millisecond), or the pidfd (workers that have not locked the page yet,
- * and all others once their memory is freed). A worker's last messages are read from its socket and page before its end
- * is reported. */
+ * deadline makes the start fail; a process from a late answer is killed before it acts. Two signals show a death, and
+ * the first one counts. The page's mutex shows it within a millisecond, whatever the worker's size. The pidfd shows it
+ * for workers that have not locked the page yet, and for other workers once their memory is freed. A worker's last
+ * messages are read from its socket and page before its end is reported. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKERS_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKERS_H
 
@@ -48,7 +48,7 @@ struct worker {
     uint32_t rank;             /* in its current or last epoch */
     bool recorded;             /* the job's record has the rank */
     int stat_fd;               /* descriptor of /proc/PID/stat */
-    uint64_t rss_max, actions; /* actions: value of its page at the last look */
+    uint64_t rss_max, actions; /* actions: value in its page at the last look */
     int dumped_for;
     int64_t dumped_ns, hung_ns; /* its last dump, and its last dump as a hanging worker (flight_dumps.h) */
     struct channel_connection *connection;
@@ -76,8 +76,8 @@ struct departed {
 };
 
 struct workers_events {
-    /* One of these two for each worker that workers_start() accepted: its process runs; or the start failed for this
-     * reason, and no other event follows. */
+    /* One of these two is called for each worker that workers_start() accepted. on_started: its process runs.
+     * on_not_started: the start failed for this reason, and no other event follows. */
     void (*on_started)(struct worker *w, void *data);
     void (*on_not_started)(struct worker *w, const struct titan_error *why, void *data);
     void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
@@ -114,7 +114,7 @@ void workers_close(struct workers *set, void (*done)(void *), void *data);
 titan_status workers_start(struct workers *set, uint64_t worker_id, const Titan__Internal__StartWorkers *m,
                            struct titan_error *err) TITAN_MUST_USE;
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
-struct worker *workers_first(struct workers *set); /* the list goes on in ->next; skip workers with reported set */
+struct worker *workers_first(struct workers *set); /* the list goes on in ->next; skip workers with `reported` set */
 uint32_t workers_count(const struct workers *set); /* alive */
 const struct worker *workers_in_slot(const struct workers *set, uint32_t slot); /* NULL = none */
 const char *workers_node(const struct workers *set);                            /* this node's name */
@@ -123,7 +123,7 @@ const char *workers_node(const struct workers *set);                            
  * end moved by that much. */
 void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
 /* Returns the latest contact in the workers' pages, 0 = none. *ret_epoch_until_ms: the lease's end that was written
- * with it. */
+ * with this contact. */
 int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);
 /* Samples the worker's page and process now. */
 void worker_look(struct worker *w, struct agent_sample *ret);
@@ -132,13 +132,13 @@ void workers_look_after(struct workers *set);
 /* Number of adopted workers that have not connected yet. */
 uint32_t workers_expected(const struct workers *set);
 
-/* Asserts the workers' invariants after an input. True, or the process ends. */
+/* Asserts the workers' invariants after an input. Returns true; a broken invariant ends the process. */
 bool workers_check(const struct workers *set);
 
 /* Delivers the message now, or when the worker connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
-/* Asks the worker to stop. SIGKILL follows after grace_ms, 0 = now. A worker without a process gets none. checkpoint:
- * the worker writes one, if the recipe has checkpoints or must is set. */
+/* Asks the worker to stop. SIGKILL follows after grace_ms, 0 = now. A worker without a process gets no SIGKILL.
+ * checkpoint: the worker first writes a checkpoint, if the recipe has checkpoints or `must` is set. */
 void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason);
 
 #endif

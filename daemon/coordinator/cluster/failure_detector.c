@@ -9,7 +9,7 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/common/proof.h"
 
-#define QUIET_MS 2000        /* good heartbeats of a returned node before it gets work again */
+#define QUIET_MS 2000        /* how long a returned node must send good heartbeats before it gets work again */
 #define QUIET_AGAIN_MS 10000 /* at the second return; doubled each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
@@ -94,7 +94,8 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
     int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     const bool denied = p->denied > 0;
     bool kept = p->reached || (p->held && !denied) || late_until(c) > INT64_MIN;
-    /* Silence of the other nodes that could probe this node is no evidence: these nodes may be partitioned too. */
+    /* Silence of the other nodes that could probe this node is no evidence, because these nodes may be partitioned
+     * too. */
     for (const struct noderec *other = c->nodes; other && n->peer_port && !denied && !kept; other = other->next)
         kept = other != n && other->session && other->peer_port && other->state == NODE_READY;
     if (kept)
@@ -194,7 +195,7 @@ const char *detector_look(struct core *c, struct noderec *n)
     if (n->state != NODE_READY)
         return NULL;
     if (n->steady_at && now >= n->seen_mono + c->options.suspect_ms) {
-        n->steady_at = now + n->quiet_ms; /* heartbeats are not steady yet: wait longer */
+        n->steady_at = now + n->quiet_ms; /* heartbeats are not steady yet, so the node waits longer */
     } else if (n->steady_at && now >= n->steady_at) {
         n->steady_at = 0;
         c->slots_changed = true;
@@ -206,7 +207,7 @@ const char *detector_look(struct core *c, struct noderec *n)
         const bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
         n->probe = (struct probe){.id = ++c->last_probe, .at = now, .held = held};
         struct core_peer peer;
-        const bool provable = peer_of(c, n, n->probe.id, &peer); /* without a key nothing could prove its pong */
+        const bool provable = peer_of(c, n, n->probe.id, &peer); /* without a key nothing could prove the node's pong */
         /* The next nodes in the list that send heartbeats are asked. So different nodes probe different silent
          * nodes. */
         for (const struct noderec *o = n->next ? n->next : c->nodes;

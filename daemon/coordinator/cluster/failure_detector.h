@@ -3,9 +3,10 @@
  *
  * Heartbeats come as datagrams and in the node's stream. After suspect_ms of silence, up to three other nodes probe the
  * node. The node is lost when these peers report that they cannot reach it. The node is kept for reachable_ms when a
- * peer reaches it or no peer answers. It is kept for node_timeout_ms when no peer can be asked. A closed stream means:
- * the machine lives, the agent does not. Peers then probe at once, and the node has 2 * node_timeout_ms to return and
- * to answer its acknowledgement. When this process itself stood still, silence proves nothing about the nodes. */
+ * peer reaches it or no peer answers. It is kept for node_timeout_ms when no peer can be asked. A closed stream means
+ * that the machine lives, but the agent does not. Peers then probe at once, and the node has 2 * node_timeout_ms to
+ * return and to answer its acknowledgement. When this process itself stood still, silence proves nothing about the
+ * nodes. */
 #ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_FAILURE_DETECTOR_H
 #define TITAN_DAEMON_COORDINATOR_CLUSTER_FAILURE_DETECTOR_H
 

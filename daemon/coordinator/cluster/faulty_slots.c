@@ -54,7 +54,7 @@ static void slots_received(struct core *c, struct noderec *n, const Titan__Inter
         Titan__Internal__GpuState *g = n->gpus->gpus[i], *old = gpu_of(before, g->slot);
         const bool was = faulty(old);
         if (was && g->health == TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN) {
-            /* A new agent has not checked this GPU yet: the old agent's report holds until then. */
+            /* A new agent has not checked this GPU yet. Until it has, the old agent's report holds. */
             char *const reason = g->reason;
             g->health = old->health;
             g->reason = old->reason;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* faulty_slots.h - slots out of use because their GPUs are faulty. Kept in memory only: each registration of an agent
- * reports them again. */
+/* faulty_slots.h - slots out of use because their GPUs are faulty. Kept in memory only, because each registration of an
+ * agent reports them again. */
 #ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_FAULTY_SLOTS_H
 #define TITAN_DAEMON_COORDINATOR_CLUSTER_FAULTY_SLOTS_H
 

@@ -151,11 +151,11 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
 {
     const bool thief = *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
     const bool moved = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
-    /* The name is also kept while an agent from before our start is awaited: the agent that registers first may be
-     * another one. */
+    /* The name is also kept while an agent from before our start is awaited, because the agent that registers first may
+     * be another agent. */
     const bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
-    /* The agent at the old address may go on without us until its lease ends. A namesake would make us believe that its
-     * workers are gone. */
+    /* The agent at the old address may go on without us until its lease ends. A namesake would make us believe that the
+     * old agent's workers are gone. */
     const int64_t lease = c->options.leader_lease_ms, silent = c->now.mono_ms - n->answered_mono;
     const int64_t left = lease && !n->given_up ? lease + lease / 20 + 500 - silent : 0;
     const bool itself = same_installation(n, m) && !(alive && n->session);

@@ -15,7 +15,7 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
                            struct titan_error *err) TITAN_MUST_USE;
 /* May this agent have the name? An agent at another address takes over the name in four cases: the same installation;
  * no worker of the old agent may train (has_worker); an operator gave the old agent up; the lease of the old agent is
- * over. It never does while the old agent answers. */
+ * over. No agent takes over the name while the old agent answers. */
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
                         const char *identity, bool has_worker, struct titan_error *err) TITAN_MUST_USE;
 /* Does another machine get the name? The new agent cannot tell which epochs the old agent has formed. */
@@ -27,7 +27,7 @@ char *fence_take_identity(struct core *c, uint64_t session);
 /* Counts and logs an implausible report; the log of one node is rate-limited. words: the refused thing; may be batch
  * memory. */
 void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words);
-/* The node reports a worker that it does not have. */
+/* Counts and logs that the node reports a worker that it does not have. */
 void fence_unknown_worker(struct core *c, struct noderec *n, const struct subject *about);
 /* Takes over the refusal counts of the node's agent. */
 void fence_refusals(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *m);

@@ -13,7 +13,7 @@ bool quarantine_avoids(const struct core *c, const struct noderec *n, const stru
  * reports any worker. */
 void quarantine_silent(struct core *c, struct noderec *n);
 void quarantine_answered(struct core *c, struct noderec *n);
-void quarantine_lift(struct noderec *n); /* an operator lifts the quarantine: counting starts over */
+void quarantine_lift(struct noderec *n); /* an operator lifts the quarantine, and counting starts over */
 void quarantine_over(struct core *c, struct noderec *n);
 void quarantine_restore(struct core *c, struct noderec *n); /* takes the quarantine from the node's stored policy */
 

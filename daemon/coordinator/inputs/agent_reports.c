@@ -115,8 +115,8 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
         status = titan_fail(err, TITAN_ECONFLICT, "the session has not registered, or its node was given up");
     } else if (status == TITAN_OK && c->options.leader_lease_ms &&
                now.mono_ms - n->answered_mono >= c->options.away_ms) {
-        /* Queued stream messages may be older than an epoch that the agent has formed without us: a registration
-         * reports that epoch first. */
+        /* Queued stream messages may be older than an epoch that the agent has formed without us. A new registration
+         * reports such an epoch first. */
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it registers again", n->name,
                             (long long)(now.mono_ms - n->answered_mono));
     } else if (status == TITAN_OK && !drop) {

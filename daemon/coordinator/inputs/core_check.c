@@ -75,7 +75,7 @@ static void check_job(const struct core *c, struct jobrec *j)
         titan_assert(!live && !j->run_active);
         break;
     }
-    titan_assert(!phase_stops(j) || size_staying(j) == 0); /* all workers are told to stop, and none is started */
+    titan_assert(!phase_stops(j) || size_staying(j) == 0); /* all workers are told to stop, and no worker is started */
 
     check_epoch(j);
     for (size_t i = 0; i < j->n_workers; i++) {

@@ -21,8 +21,8 @@ void core_moves(struct core *c, struct core_time now)
             if (j->workers[i]->state == WORKER_STARTING)
                 worker_grant(j->workers[i], unanswerable);
     }
-    /* Shifted times make up for a short standstill. After a long one, heartbeats and probes' answers still lie in
-     * queues. */
+    /* Shifted times make up for a short standstill. After a long standstill, heartbeats and probes' answers still lie
+     * in queues. */
     if (stall >= (int64_t)c->options.suspect_ms)
         c->late_mono = now.mono_ms;
     if (!c->last_input)

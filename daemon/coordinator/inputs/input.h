@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* input.h - what surrounds every input. */
+/* input.h - the functions called before and after every input. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H
 

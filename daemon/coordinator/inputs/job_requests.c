@@ -87,7 +87,7 @@ void core_want_checkpoint(struct core *c, uint64_t job_id)
         j->must_checkpoint = true;
 }
 
-/* Can the job run on n workers? The message names the legal numbers next to n, as "2 and 4". */
+/* Can the job run on n workers? The error names the legal numbers next to n, as "2 and 4". */
 static titan_status check_number(const struct jobrec *j, uint32_t n, struct titan_error *err)
 {
     const struct job_spec *s = &j->spec;
@@ -125,7 +125,7 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
         TRY(check_number(j, r->min, err));
         TRY(check_number(j, r->max, err));
     }
-    /* The slots that the user's limit leaves to the job are no fewer than it has. */
+    /* The slots that the user's limit leaves to the job are no fewer than the job has. */
     uint32_t others = 0, allowed = MAX(queue_allows(c, j, &others), size_kept(j));
     if (j->state == JOB_PENDING && c->options.user_slots)
         allowed = c->options.user_slots; /* the user's other jobs will end */

@@ -92,7 +92,7 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
 
 /* --- removal ------------------------------------------------------------------------------------------------------ */
 
-/* A job that has workers on the node, or waits for reports about its former workers there. */
+/* Finds a job that has workers on the node, or waits for reports about its former workers there. */
 static const struct jobrec *needed_by(const struct core *c, const struct noderec *n)
 {
     for (const struct jobrec *j = c->active; j; j = j->next)

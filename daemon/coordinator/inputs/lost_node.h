@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lost_node.h - a node is lost with its workers; later its record goes. */
+/* lost_node.h - counts a node and its workers as lost, and later removes the node's record. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H
 

@@ -29,7 +29,7 @@
 #include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
 
-/* Time for an agent's last reports about ended workers: they arrive between its registration and the next heartbeat,
+/* Time for an agent's last reports about ended workers. They arrive between its registration and the next heartbeat,
  * however busy both machines are (worker_reports_complete). An agent that falls silent in between is not waited for. */
 #define MISSING_MS 10000
 
@@ -67,7 +67,7 @@ static titan_status check_registration(const Titan__Internal__AgentRegistration 
 static void take_workers(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m, bool awaited)
 {
     /* Workers of the node that the agent does not list count as ended after a while. With a restored store the list may
-     * be outdated: no worker counts as ended until that is settled. */
+     * be outdated. So no worker counts as ended while the store is stale. */
     const int64_t missing = MUTANT(DEAD_ADOPTED) ? 0 : c->stale ? INT64_MAX : c->now.mono_ms + MISSING_MS;
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++) {
@@ -83,7 +83,7 @@ static void take_workers(struct core *c, struct noderec *n, const Titan__Interna
         struct jobrec *j = core_find_job(c, live->job_id);
         struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
         const uint64_t step = MAX(live->step, live->quiesced ? live->quiesced->last_step : 0);
-        /* The worker itself writes its page: implausible values harm only this worker. */
+        /* The worker itself writes its page, so implausible values harm only this worker. */
         const bool ours = w && w->node == n;
         if (ours && plausible_epoch(c, j, live->epoch) && plausible_step(j, step)) {
             worker_adopt(c, w, live);
@@ -102,7 +102,7 @@ static void take_workers(struct core *c, struct noderec *n, const Titan__Interna
         next = j->next;
         if (!job_on_node(j, n))
             continue;
-        /* The members learn only now that the epoch is over. */
+        /* The members learn only now that the epoch is over. So their time to leave it starts now. */
         if (awaited && epoch_leaving(j) && j->clock.epoch_deadline != INT64_MAX)
             job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
         job_resend(c, j, n);
@@ -117,14 +117,15 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     _cleanup_free_ char *identity = fence_take_identity(c, session);
     bool drop;
     TRY(check_registration(m, identity, err));
-    /* A second registration of a session would be outdated: workers that it does not list would count as ended. */
+    /* A second registration of a session is refused, because it could be outdated. Workers that it does not list would
+     * count as ended. */
     if (core_find_session(c, session)) {
         c->counters.duplicate++;
         return titan_fail(err, TITAN_ECONFLICT, "registration of node %s: this session has registered before", m->node);
     }
     struct noderec *n = core_find_node(c, m->node);
     if (n) {
-        /* May one of its workers train, as far as known? A restored store does not know all workers. */
+        /* May one of the node's workers train, as far as known? A restored store does not know all workers. */
         bool has_worker = c->stale;
         for (struct jobrec *j = c->active; j && !has_worker; j = j->next)
             has_worker = (job_on_node(j, n) || kept_awaits(j, n)) && !(MUTANT(GONE_BEFORE_LAST_WORD) && n->leaving);
@@ -178,8 +179,8 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
 
     quarantine_answered(c, n);
     refusals_lift(c, n);
-    /* A new agent is asked whether it sees the jobs' folders. Otherwise its workers would use other folders of the same
-     * name. */
+    /* A new agent is asked whether it sees the jobs' folders. If it does not, its workers would use other folders of
+     * the same name. */
     if (!known)
         core_set_string(&n->unfit, "");
     n->unchecked = m->checks && !known;

@@ -58,7 +58,8 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     for (size_t b = 0; b < saved->n_bases; b++) {
         const struct core_saved_base *base = &saved->bases[b];
         struct kept_member *members = kept_add(j, base->epoch, base->source, base->n);
-        titan_assert(j->n_kept == b + 1 && j->kept[b].epoch == base->epoch); /* they come in the order of numbers */
+        /* the stored epochs come in the order of their numbers */
+        titan_assert(j->n_kept == b + 1 && j->kept[b].epoch == base->epoch);
         j->kept[b].complete = base->complete;
         for (uint32_t i = 0; i < base->n; i++) {
             const struct workrec *w = job_worker(j, base->workers[i]);
@@ -113,12 +114,12 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
         if (j->epoch_state != EPOCH_NONE)
             requeue_restored(j);
     }
-    /* The store lacks what an earlier coordinator knew of acting leaders' numbers while the job was being queued again.
-     */
+    /* While the job was being queued again, an earlier coordinator knew acting leaders' epoch numbers that the store
+     * lacks. */
     j->quorum.above_leaders =
         c->options.leader_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
-    /* The store lacks the grace of its workers. They may be writing their last checkpoint, so they are not hurried: the
-     * grace that their agents know holds. */
+    /* The store lacks the grace of the job's workers, which may be writing their last checkpoint. So they are not
+     * hurried: the grace that their agents know holds. */
     if (phase_ends(j))
         job_end_because(j, LAST_CHECKPOINT_MS, NULL);
     for (size_t i = 0; i < j->n_workers; i++)

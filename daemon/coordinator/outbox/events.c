@@ -49,7 +49,7 @@ void emit_event(struct core *c, struct jobrec *j, struct emit emit)
     event_attach(c, batch_change(c->out, CHANGE_EVENT), j, emit);
 }
 
-/* Emits the number of missing workers when it has changed; words NULL = none is missing. */
+/* Emits the number of missing workers when it has changed; words NULL = no worker is missing. */
 static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const char *words)
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
@@ -222,7 +222,8 @@ void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateR
                                .detail = detail_end(c, &d)});
 }
 
-/* The phases follow each other, so the slow one is visible. An unknown time is 0. */
+/* The event has the time of each recovery phase. The phases follow each other, so the event shows which phase is slow.
+ * An unknown time is 0. */
 void emit_recovery_finished(struct core *c, struct jobrec *j)
 {
     const struct recovery *r = &j->recovery;

@@ -190,8 +190,8 @@ void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
 
 void send_stop_unknown(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id)
 {
-    /* A job submitted after the backup: the coordinator has no use for it, but its user may want the worker's results.
-     */
+    /* The job may have been submitted after the backup. Then the coordinator has no use for the worker, but the job's
+     * user may want its results. */
     const bool late = c->options.restored_term && !core_find_job(c, job_id);
     send_stop(c, session, job_id, worker_id, late ? LAST_CHECKPOINT_MS : 0, "the coordinator has no use for it");
 }

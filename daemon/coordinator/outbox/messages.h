@@ -9,7 +9,8 @@ void send_start(struct core *c, struct jobrec *j, struct noderec *n, const uint6
 void send_form(struct core *c, struct jobrec *j, struct noderec *n);
 void send_revoke(struct core *c, struct jobrec *j, struct noderec *n);
 void send_pause(struct core *c, struct jobrec *j, struct noderec *n);
-void send_checkpoint(struct core *c, const struct jobrec *j); /* workers write one at the next step and go on */
+/* asks workers to write a checkpoint at the next step and go on */
+void send_checkpoint(struct core *c, const struct jobrec *j);
 void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id, uint32_t grace_ms,
                const char *reason);
 /* Stops all workers of the node, at once. */

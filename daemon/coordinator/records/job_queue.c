@@ -15,10 +15,10 @@ struct user {
 };
 
 struct lane {
-    struct lane *next; /* has lower or equal priority */
+    struct lane *next; /* the next lane has lower or equal priority */
     int32_t priority;
     struct user *user;
-    uint32_t least; /* least workers of each of its jobs; 0 = no number is legal */
+    uint32_t least; /* smallest number of workers of each of its jobs; 0 = no number is legal */
     size_t n;
     bool too_large;
     struct jobrec *first, *last, *cursor;

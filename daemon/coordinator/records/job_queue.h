@@ -14,8 +14,8 @@ void queue_remove(struct core *c, struct jobrec *j);
 /* Sets the slots of all nodes in service. Every walk leaves out lanes of jobs that need more. False: the numbers did
  * not change. */
 bool queue_set_all(struct core *c, const uint32_t all[CORE_DEVICES]);
-/* Slots of all nodes in service. They are of one device kind: the kind with the most slots among the kinds on which the
- * job may run. */
+/* Returns the slots of all nodes in service, of one device kind. Among the kinds on which the job may run, this is the
+ * kind with the most slots. */
 uint32_t queue_room(const struct core *c, const struct jobrec *j);
 bool queue_too_large(const struct jobrec *j); /* does the job need more than queue_room? */
 /* Calls each() for the oldest jobs that are too large, at most `most` of them. */

@@ -29,12 +29,13 @@ struct workrec {
     uint64_t epoch;  /* newest epoch it knows */
     uint64_t last_step;
     uint64_t installed; /* epoch of its installed state shards, at last_step; 0 = none */
-    bool unseen;        /* its agent has not reported the worker, only others or a restored store: its end is no loss */
-    bool away;          /* its node is unreachable, and nothing is decided about the worker */
-    uint64_t pending;   /* epoch of which the worker also has its whole state shard; 0 = none */
-    bool prepared;      /* it needs only the sum of AGREE for last_step + 1 */
-    bool chosen;        /* member of the epoch being formed, see source_departing */
-    int64_t deadline;   /* deadline of its start or stop */
+    /* known only from other agents or a restored store, not from its own agent, so its end is no loss */
+    bool unseen;
+    bool away;        /* its node is unreachable, and nothing is decided about the worker */
+    uint64_t pending; /* epoch of which the worker also has its whole state shard; 0 = none */
+    bool prepared;    /* it needs only the sum of AGREE for last_step + 1 */
+    bool chosen;      /* member of the epoch being formed, see source_departing */
+    int64_t deadline; /* deadline of its start or stop */
 };
 
 #define METRICS_SPARE 4 /* steps that members can be ahead of rank 0's last report */
@@ -46,7 +47,7 @@ struct rank_slot {
     bool finished;          /* a departing rank has handed over its state shard */
 };
 
-/* A kept epoch and its members (run/kept_epochs.h): the newest that made a step, and the epochs since. */
+/* A kept epoch and its members (run/kept_epochs.h): the newest epoch that made a step, and the epochs since. */
 struct kept_member {
     uint64_t worker_id;
     const struct noderec *node; /* NULL = no longer known */
@@ -54,7 +55,7 @@ struct kept_member {
 };
 
 struct kept_epoch {
-    uint64_t epoch, source; /* source: epoch its state came from; 0 = not from memory */
+    uint64_t epoch, source; /* source: the epoch from which its state came; 0 = not from memory */
     bool complete;          /* all its members got their state */
     uint32_t n;
     struct kept_member *members; /* ordered by rank */
@@ -80,7 +81,7 @@ struct ckptrec {
     char *path;
 };
 
-/* What a job is about; records/phase.c has the table of moves, outbox/transitions.c makes them:
+/* What a job is doing. records/phase.c has the table of moves; outbox/transitions.c makes the moves:
  *
  *   QUEUED --placed--> ASSEMBLING --epoch formed--> TRAINING --asked to pause--> PAUSING --next epoch--> TRAINING
  *      ^                   ^  <-----a member is lost----'                           |
@@ -98,7 +99,7 @@ enum job_phase {
     PHASE_TRAINING,   /* an epoch forms or runs */
     PHASE_PAUSING,    /* members were asked to leave a running epoch at a step boundary, for another membership */
     PHASE_REQUEUEING, /* workers write a checkpoint and stop; then the job is queued again */
-    PHASE_FINISHING,  /* all steps are made: workers exit */
+    PHASE_FINISHING,  /* all steps are made, and workers exit */
     PHASE_CANCELLING,
     PHASE_ENDED,
 };
@@ -106,7 +107,7 @@ enum job_phase {
 /* The parts of a job. One file writes each part; all files read it. */
 struct job_size {       /* job_size.c */
     uint32_t claim;     /* workers that the job may claim */
-    uint32_t limit;     /* temporary maximum of workers, since a job of higher priority waits; 0 = none */
+    uint32_t limit;     /* temporary maximum of workers, because a job of higher priority waits; 0 = none */
     uint64_t limit_for; /* id of that job */
 };
 struct job_waits {  /* outbox/events.c: what the job waits for, as last emitted */
@@ -118,8 +119,8 @@ struct job_clock {          /* run/job_clock.c; monotonic times */
     int64_t epoch_deadline; /* deadline to be quiet, or to make the first or next step; INT64_MAX = none */
     int64_t starve_at;      /* time at which the job gives its slots back; INT64_MAX = never */
     int64_t formed_mono;    /* time at which this coordinator formed the epoch; 0 = others formed it */
-    int64_t state_took;     /* longest from FormEpoch to StateReady; 0 = none yet */
-    bool patient;           /* the last epoch missed its deadline: the next one gets as long as the first */
+    int64_t state_took;     /* longest time from FormEpoch to StateReady; 0 = none yet */
+    bool patient;           /* the last epoch missed its deadline, so the next epoch gets as much time as the first */
 };
 struct epoch_id { /* run/epoch_forming.c */
     unsigned char comm_id[16];
@@ -138,19 +139,20 @@ struct epoch_source { /* run/recovery_source.c: where the epoch's state comes fr
 };
 struct job_quorum { /* run/quorum.c; decisions of agents: run/leader_epochs.c */
     int64_t at;     /* time at which the leases of unreachable members end; INT64_MAX = the job waits for no lease */
-    bool above_leaders;     /* the next number must exceed every number that agents may have given without a report */
+    /* the next epoch number must exceed every number that agents may have given without a report */
+    bool above_leaders;
     uint64_t refused_epoch; /* epoch number already taken by an agent */
     int64_t adopt_until;    /* how long the job waits for absent members of an epoch that agents have formed */
 };
 struct job_budget {         /* run/restart_budget.c */
     int64_t replace_at;     /* earliest start of new workers */
     uint32_t losses;        /* losses since the job was last complete and moving */
-    struct past_loss *past; /* counted losses, oldest first; with a window, only those within it */
+    struct past_loss *past; /* counted losses, oldest first; with a window, only losses within it */
     size_t n_past, cap_past;
     struct {
         char *words;     /* the worker's own reason; NULL = it gave none */
         uint64_t epoch;  /* the job's epoch then */
-        uint64_t before; /* workers with lower ids existed then */
+        uint64_t before; /* workers with lower ids existed at the time of the fault */
     } fault;             /* the last charged fault */
 };
 struct job_progress { /* run/job_progress.c */
@@ -210,7 +212,7 @@ struct jobrec {
     struct job_progress progress;
     struct job_resize resize;
     struct job_stop stop;
-    bool requeue;         /* the job is to be queued again: it gives its slots back as soon as it may stop */
+    bool requeue;         /* the job is to be queued again, and gives its slots back as soon as it may stop */
     bool must_checkpoint; /* write a checkpoint when the job stops, even if its recipe writes none */
     char *short_why;      /* why its node lacked resources to start or keep a worker; NULL = a worker started since */
     const struct noderec **refusals; /* records/refusals.h */
@@ -219,7 +221,7 @@ struct jobrec {
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
     struct {
-        char *words, *why; /* text for its reason; the cause alone; NULL = no trouble */
+        char *words, *why; /* words: text for the job's reason; why: the cause alone; NULL = no trouble */
         uint32_t streak;   /* failed checkpoints since the last written one */
         bool reading;
     } trouble;        /* trouble with its checkpoints */
@@ -229,10 +231,10 @@ struct jobrec {
 struct exit_report {
     int32_t exit_code, signal;
     enum loss_cause cause;
-    /* the node is at fault, not the worker: it has no descriptors, memory, processes or space left, or no folder
+    /* the node is at fault, not the worker: the node has no descriptors, memory, processes or space left, or no folder
      * answers */
     bool node_short;
-    bool refused; /* the worker was not started: its node refuses workers of this job */
+    bool refused; /* the worker was not started, because its node refuses workers of this job */
     bool asked;   /* the worker left on request, or was killed for not leaving */
     const char *reason;
 };
@@ -245,7 +247,7 @@ void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec
 void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec *j);
 bool epoch_live(const struct jobrec *j);    /* forming or running */
 bool epoch_leaving(const struct jobrec *j); /* members were asked to leave, by revoke or pause */
-/* The members have reached their last step: no worker needs to join. */
+/* The members have reached their last step, so no worker needs to join. */
 bool epoch_near_end(const struct jobrec *j);
 bool epoch_done(const struct jobrec *j); /* all members have finished */
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
@@ -257,7 +259,7 @@ void job_new_rank_slots(struct jobrec *j, uint32_t members, uint32_t departing);
 void job_set_rank_slot(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
-/* Does j give its slots to the waiting job `to`? j has a lower priority than `to`, or has passed it. */
+/* Does j give its slots to the waiting job `to`? True if j has a lower priority than `to`, or has passed `to`. */
 bool job_yields(const struct jobrec *j, const struct jobrec *to);
 bool job_fits_device(const struct jobrec *j, const char *device); /* may it run on this device kind? */
 /* Adds the worker `is`, which uses a slot of is.node. Its id must be new to the job. */

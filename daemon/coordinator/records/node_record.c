@@ -104,7 +104,7 @@ void node_awaited(struct core *c, struct noderec *n, struct core_time now)
 {
     n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
     n->stream_mono = n->seen_mono;
-    n->answered_mono = now.mono_ms; /* the coordinator before this one may have answered until now */
+    n->answered_mono = now.mono_ms; /* an earlier coordinator may have answered until now */
     n->awaited = true;
 }
 

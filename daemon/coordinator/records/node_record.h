@@ -19,7 +19,7 @@ struct probe {
     int64_t at;                         /* start of the round; 0 = the node is not suspected */
     uint64_t sessions[PROBE_ASKED_MAX]; /* sessions of the probing nodes; 0 = answered */
     uint32_t asked, reached, denied;
-    bool held; /* the rounds before reached the node */
+    bool held; /* earlier rounds reached the node */
 };
 
 struct noderec {
@@ -40,8 +40,8 @@ struct noderec {
     bool lifting;                    /* its agent was asked to check the GPUs again and has not answered */
     bool awaited;                    /* the node has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
-    /* Keys of the node's datagrams. key: of the newest session. had: the newest key that the agent is known to have,
-     * because the agent's acknowledgement may be late. */
+    /* Keys of the node's datagrams. key: the newest session's key. The agent may get its acknowledgement, with this
+     * key, late. So `had` is the newest key that the agent is known to have. */
     bool keyed, key_had, unkeyed; /* unkeyed: an older agent, which proves nothing */
     uint8_t key[MAC_BYTES], had[MAC_BYTES];
     int64_t stream_mono, datagram_mono; /* last message of its stream; last heartbeat by datagram */
@@ -71,7 +71,7 @@ struct noderec {
         uint64_t old_terms, old_epochs, other_epochs, forged, out_of_range, unproved;
     } refusals;     /* refusals as its agent counts them */
     uint64_t round; /* the newest round of send_to_members that reached the node */
-    uint32_t mine;  /* workers that the node has of the job being placed */
+    uint32_t mine;  /* the node's workers of the job that is being placed */
     uint32_t first; /* index of the node's first member in the epoch being formed */
 };
 
@@ -80,11 +80,11 @@ struct noderec *core_find_session(const struct core *c, uint64_t session);
 struct noderec *core_add_node(struct core *c, const char *name, enum node_state state);
 struct noderec *core_expect_node(struct core *c, const char *name); /* finds the node, or adds an unregistered one */
 void node_free(struct noderec *n);
-/* The node must have no session, and nothing may point to it. */
+/* Removes the node. It must have no session, and nothing may point to it. */
 void core_drop_node(struct core *c, struct noderec *n);
 void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 bool node_name_ok(const char *name);
-/* its agent was told to stop: workers that end on the node count as drained */
+/* its agent was told to stop, so workers that end on the node count as drained */
 bool node_leaves(const struct noderec *n);
 bool node_empties(const struct noderec *n);            /* workers on it have to go */
 bool node_unfit(const struct noderec *n);              /* jobs cannot have their folders there, or no worker starts */
@@ -92,7 +92,8 @@ const char *node_unfit_words(const struct noderec *n); /* why the node is unfit 
 bool node_accepts(const struct noderec *n);            /* new workers may start there */
 /* Gives the node some time to return before its workers count as lost. */
 void node_awaited(struct core *c, struct noderec *n, struct core_time now);
-void node_is(struct noderec *n, const struct node *is); /* the agent's data; name, state and times stay */
+/* takes the agent's data from `is`; name, state and times stay */
+void node_is(struct noderec *n, const struct node *is);
 void node_take_policy(struct noderec *n, const struct node_policy *is);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* node_slots: all slots minus the unusable ones (GPU faulty or not yet known). A worker in an unusable slot still
+/* node_slots: all slots minus the unusable slots (GPU faulty or not yet known). A worker in an unusable slot still
  * counts as using a slot. node_spare: the usable slots that are free. */
 uint32_t node_slots(const struct core *c, const struct noderec *n);
 uint32_t node_spare(const struct core *c, const struct noderec *n);

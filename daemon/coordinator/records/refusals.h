@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* refusals.h - nodes that have refused to start workers of a job, for example because the user has another number
- * there. The job avoids such a node until the node registers again. Kept in memory only: after a restart of the
+ * there. The job avoids such a node until the node registers again. Kept in memory only, because after a restart of the
  * coordinator every node registers again. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_REFUSALS_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_REFUSALS_H

@@ -29,7 +29,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
         VEC_MUST_INSERT(j->ckpts, j->n_ckpts, j->cap_ckpts, at, written);
     }
     titan_assert(at + 1 == j->n_ckpts || j->ckpts[at].step > j->ckpts[at + 1].step); /* newest first */
-    if (j->state == JOB_CANCELLING) /* the step's own report may be lost, and no later one comes */
+    if (j->state == JOB_CANCELLING) /* the step's own report may be lost, and no later report comes */
         job_progress_reaches(j, m->step);
     emit_checkpoint(c, j, m);
     store_status(c, j);
@@ -108,5 +108,5 @@ void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *
         emit_checkpoint_failed(c, j, m);
         store_status(c, j);
     }
-    job_clock_tries(c, j); /* the run is not hanging: its members wait for a disk */
+    job_clock_tries(c, j); /* the run is not hanging, but its members wait for a disk */
 }

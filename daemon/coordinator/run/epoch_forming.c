@@ -92,7 +92,8 @@ static void form(struct core *c, struct jobrec *j, struct workrec **members, uin
         return;
     }
     /* Ranks of a node stand next to each other. Then one offset from owner to buddy replica puts most copies on another
-     * node (worker/elastic/buddy.h). The innermost axes of the mesh stay within nodes. All else keeps its order. */
+     * node (worker/elastic/buddy.h). The innermost axes of the mesh stay within nodes. Otherwise the members keep their
+     * order. */
     _cleanup_free_ struct place *places = core_alloc((n + 1) * sizeof(*places));
     for (uint32_t i = 0; i < n; i++)
         members[i]->node->first = UINT32_MAX;
@@ -179,8 +180,9 @@ static bool all_have_left(struct core *c, struct jobrec *j)
 
 void epoch_try_form(struct core *c, struct jobrec *j)
 {
-    /* A registration may be old: the agent may have formed an epoch without the coordinator while the registration was
-     * under way. The agent reports such an epoch before its first heartbeat after the acknowledgement. */
+    /* A registration may be old, because the agent may have formed an epoch without the coordinator while the
+     * registration was under way. The agent reports such an epoch before its first heartbeat after the
+     * acknowledgement. */
     for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)
         if (j->workers[i]->node->session && j->workers[i]->node->unconfirmed)
             return;
@@ -251,7 +253,7 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
         /* The node has not registered since our start, so the worker was never told to leave, and it may hold the only
-         * state. It is kept until the node returns or is lost. */
+         * state. The worker is kept until the node returns or is lost. */
         if (w->node->awaited && w->node->state == NODE_READY)
             continue;
         worker_set_exit_cause(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);

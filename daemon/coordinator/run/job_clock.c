@@ -4,7 +4,7 @@
 #include "base/cleanup.h"
 
 #define FORM_AGAIN_MS 5000    /* least time to form an epoch with its state in memory */
-#define QUIESCE_MORE_MS 10000 /* most of a step time that is added to the time for leaving an epoch */
+#define QUIESCE_MORE_MS 10000 /* limit on the step time that is added to the time for leaving an epoch */
 
 /* A worker checks for a revoke only between actions, and a step has many. */
 int64_t job_clock_quiesce_ms(const struct core *c, const struct jobrec *j)
@@ -13,8 +13,8 @@ int64_t job_clock_quiesce_ms(const struct core *c, const struct jobrec *j)
     return c->options.quiesce_ms + MIN((int64_t)j->progress.step_ms, (int64_t)QUIESCE_MORE_MS);
 }
 
-/* Time until the first step. An epoch with state from memory gets as much time as earlier epochs took. If an epoch has
- * to fall back further, it misses that time. The next epoch then gets the time of a first epoch. */
+/* Time until the first step. An epoch with state from memory gets as much time as earlier epochs took. An epoch that
+ * has to fall back further misses this time. The next epoch then gets the time of a first epoch. */
 int64_t job_clock_form_ms(const struct core *c, const struct jobrec *j)
 {
     int64_t steps = (int64_t)(20 * j->progress.step_ms), limit = c->options.form_ms;

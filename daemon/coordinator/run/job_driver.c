@@ -24,7 +24,8 @@
 static bool any_lost(const struct core *c, const struct jobrec *j)
 {
     const uint32_t n = j->n_members + j->n_departing;
-    /* After a restore only the members decide whether the epoch runs: departing workers may have gone long ago. */
+    /* After a restore only the members decide whether the epoch runs, because departing workers may have gone long
+     * ago. */
     const uint32_t needed = c->stale ? j->n_members : n;
     for (uint32_t i = 0; i < needed; i++)
         if (!j->rank_slots[i].worker && !j->rank_slots[i].finished)
@@ -50,8 +51,8 @@ static void finish(struct core *c, struct jobrec *j)
         job_end(c, j, JOB_COMPLETED, "");
 }
 
-/* Reason of a cancelled job: where the requested last checkpoint is, or why there is none and steps are lost. It names
- * the workers that no agent could stop. */
+/* Reason of a cancelled job: where the requested last checkpoint is, or why there is none and steps are lost. The
+ * reason also names the workers that no agent could stop. */
 static const char *cancelled_words(struct core *c, const struct jobrec *j)
 {
     const struct noderec *node = NULL;
@@ -154,7 +155,8 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
     if (!here || phase_ends(j))
         return;
     if (j->epoch_state == EPOCH_FORMING && form_again && j->source.epoch && j->source.n_holders == 0) {
-        epoch_failed(j, true); /* agents formed it, and the store lacks its source's members: it cannot be sent */
+        /* agents formed the epoch, and the store lacks its source's members, so the epoch cannot be sent */
+        epoch_failed(j, true);
     } else if (j->epoch_state == EPOCH_FORMING && form_again) {
         send_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)

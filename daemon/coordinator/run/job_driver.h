@@ -6,7 +6,7 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* A job with workers on the node may have to act: looks at each such job again. */
+/* Looks again at each job with workers on the node, because such a job may have to act. */
 void job_driver_look_again(struct core *c, const struct noderec *n);
 /* Does whatever the job's state calls for now. May free j when the job is over. */
 void job_advance(struct core *c, struct jobrec *j);

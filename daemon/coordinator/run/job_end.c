@@ -11,7 +11,7 @@ void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const cha
     titan_assert(w->job && w->node && reason);
     if (w->state != WORKER_STOPPING) {
         move_worker(c, w, WORKER_STOPPING, NULL, false, reason);
-        /* with slots of other jobs, the returning slots may suffice for the first job in the queue */
+        /* the returning slots, together with slots of other jobs, may suffice for the first job in the queue */
         c->slots_changed = true;
     }
     w->deadline = c->now.mono_ms + grace_ms + c->options.stop_ms;

@@ -130,7 +130,7 @@ void job_progress_unsaved(struct jobrec *j)
 
 void job_progress_restored(struct jobrec *j)
 {
-    /* The newest metrics may be missing from the store: the first report then makes a gap, which is filled from the
+    /* The newest metrics may be missing from the store. Then the first report makes a gap, which is filled from the
      * file. */
     j->progress.metric_step = j->status.step - MIN(j->status.step, METRICS_UNSTORED);
     j->progress.evaluated_step = j->status.evaluation.step;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kept_epochs.h - the epochs that a job's quorum is counted in: the newest complete one and all since. Older epochs are
- * kept too, back to the newest epoch that made a step. A member of the complete epoch that missed the step may still
- * hold the state of the epoch before. */
+/* kept_epochs.h - the epochs that a job's quorum is counted in: the newest complete epoch and all epochs since. Older
+ * epochs are kept too, back to the newest epoch that made a step. Until all members hold a step of a newer epoch, a
+ * worker may still hold the state of an older epoch. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_KEPT_EPOCHS_H
 #define TITAN_DAEMON_COORDINATOR_RUN_KEPT_EPOCHS_H
 
@@ -26,15 +26,15 @@ void kept_complete(struct jobrec *j);
 void kept_trained(struct jobrec *j); /* all members of the current epoch hold its step: drops earlier epochs */
 void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* the worker has ended there */
 /* The node's agent has registered: workers that it does not list have ended. A listed worker without a record is being
- * stopped, and counts until its end is reported, since the command may be lost. registration NULL = the node is given
- * up. */
+ * stopped. It counts until its end is reported, because the command to stop may be lost. registration NULL = the node
+ * is given up. */
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration);
 /* The first job, also a queued job, that awaits the end of a worker on that node; NULL = none. */
 const struct jobrec *kept_any_awaits(const struct core *c, const struct noderec *n);
 void kept_drop_node(struct core *c, const struct noderec *n); /* forgets the node, for which no job waits */
 size_t kept_first(const struct jobrec *j);
-/* Number of members of the newest epoch that may still run: they have no record, and their absent nodes have not
- * reported an end. *ret_node: the node of one of them. */
+/* Number of members of the newest epoch that may still run. They have no record, and their absent nodes have not
+ * reported an end. *ret_node: the node of one of these members. */
 uint32_t kept_unheard(const struct jobrec *j, const struct noderec **ret_node);
 
 #endif

@@ -22,7 +22,7 @@
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/common/epochs.h"
 
-#define KEPT_MAX 64 /* most kept epochs of a job, with leaders' epochs below the current one */
+#define KEPT_MAX 64 /* most kept epochs of a job, including leaders' epochs below the current epoch */
 
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
                       leader_epochs_knows *knows)
@@ -45,7 +45,7 @@ bool leader_epochs_sound(const struct core *c, struct jobrec *j, const Titan__In
            all_known(c, j, f->departing, f->n_departing, knows);
 }
 
-/* Does the store know the worker, as a present one or as a member of a kept epoch? */
+/* Does the store know the worker, as a present worker or as a member of a kept epoch? */
 static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
 {
     (void)c;

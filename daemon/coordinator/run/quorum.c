@@ -8,7 +8,7 @@
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-#define WAITED_STEP (UINT64_C(1) << 20) /* an acting leader may have used numbers below the next multiple */
+#define WAITED_STEP (UINT64_C(1) << 20) /* an acting leader may have used numbers below the next multiple of this */
 
 bool quorum_keeps(const struct core *c, struct workrec *w)
 {
@@ -34,7 +34,7 @@ struct quorum {
     const struct noderec *node;
 };
 
-/* gone: a node that counts as unknown whatever its workers' records say; NULL = none. */
+/* gone: a node whose workers count as unknown, whatever their records say; NULL = none. */
 static bool has_quorum(const struct core *c, const struct jobrec *j, const struct noderec *gone, struct quorum *q)
 {
     const int64_t lease = c->options.leader_lease_ms, margin = lease / 20 + 500;

@@ -3,7 +3,7 @@
  * tests/model/membership.pml checks the rules.)
  *
  * Workers of an unreachable node are *away*. They count neither as present nor as ended before an epoch is decided
- * without them: until then they may be in an epoch that their agents have formed. */
+ * without them, because until then they may be in an epoch that their agents have formed. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_QUORUM_H
 #define TITAN_DAEMON_COORDINATOR_RUN_QUORUM_H
 

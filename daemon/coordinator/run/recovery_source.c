@@ -41,7 +41,7 @@ void source_choose(struct jobrec *j)
         if (w->state == WORKER_READY && !w->away && known)
             epoch = MAX(epoch, w->installed);
     }
-    /* The newest epoch may have lost a shard with its holder. All holders of the epoch before may still have their
+    /* The newest epoch may have lost a shard with its holder. All holders of the previous epoch may still have their
      * shards, because the newest epoch was not installed for them. Then no member has made a step in the newest epoch,
      * and both epochs are at the same step. */
     const struct kept_epoch *newest = kept_find(j, epoch), *before = newest ? kept_find(j, newest->source) : NULL;

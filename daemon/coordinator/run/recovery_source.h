@@ -12,7 +12,7 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q);
 void source_choose(struct jobrec *j);
 /* Fills ret with holders of the source that are no members, in the source's rank order. ret has room for n_holders. */
 uint32_t source_departing(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret);
-/* Every member of the epoch has its state shard: older shards are not needed, and departing ranks may go. */
+/* Every member of the epoch has its state shard. So older shards are not needed, and departing ranks may go. */
 void source_installed(struct core *c, struct jobrec *j);
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m);
 /* Sets the source from an epoch that agents have formed, or from the store. */

@@ -34,7 +34,7 @@ void requeue_advance(struct core *c, struct jobrec *j)
             move_phase(j, phase_by_epoch(j));
         return;
     }
-    /* Between two epochs the newest steps may be only in memory: the next epoch has to write the checkpoint. */
+    /* Between two epochs the newest steps may be only in memory. So the next epoch has to write the checkpoint. */
     bool may_stop = j->epoch_state != EPOCH_RUNNING && j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     for (size_t i = 0; i < j->n_workers; i++)
         may_stop &= !j->workers[i]->installed && !j->workers[i]->pending;

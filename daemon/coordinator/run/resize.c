@@ -50,7 +50,7 @@ void resize_plan(struct core *c, struct jobrec *j)
         emit_job_blocked(c, j, NULL);
         return;
     }
-    /* A worker that is neither a member nor needed goes at once: it would only hold a slot. */
+    /* A worker that is neither a member nor needed goes at once, because it would only hold a slot. */
     bool surplus = size_kept(j) > most && !too_many;
     for (size_t i = 0; i < j->n_workers && !surplus; i++)
         surplus =
@@ -74,7 +74,7 @@ void resize_plan(struct core *c, struct jobrec *j)
              world == j->n_members ? batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world)
                                    : batch_printf(c->out, "from %u to %u workers", j->n_members, world));
     job_clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->progress.step_ms));
-    /* Joiners get the pause too: it names the size of the next epoch, for which they build their programs. */
+    /* Joiners get the pause too, because it names the size of the next epoch, for which they build their programs. */
     send_all(c, j, send_pause);
 }
 

@@ -71,9 +71,10 @@ static int64_t backoff_ms(const struct jobrec *j)
     return MIN(wait, (int64_t)j->spec.backoff_max_ms);
 }
 
-#define SHORT_MS 1000 /* a node's lacking resource takes some time to return */
+#define SHORT_MS 1000 /* a resource that a node lacks takes some time to return */
 
-/* Losses before a replacement may start count as one incident for the wait: a lost node takes all its workers along. */
+/* Losses before a replacement may start count as one incident for the wait, because a lost node takes all its workers
+ * along. */
 static void wait_longer(struct core *c, struct jobrec *j, int64_t least)
 {
     if (j->budget.losses == 0 || c->now.mono_ms >= j->budget.replace_at)
@@ -139,7 +140,7 @@ bool budget_paid(const struct jobrec *j, const struct workrec *w, enum loss_caus
     const char *a = j->budget.fault.words, *b = words;
     if (!by_itself(cause, words) || !a || j->budget.fault.epoch != j->status.epoch || w->id >= j->budget.fault.before)
         return false;
-    /* The two texts are the same apart from numbers, such as a rank, that differ between workers. */
+    /* Are the two texts the same, apart from numbers that differ between workers, such as a rank? */
     for (; *a && *b; a++, b++) {
         a = past_digits(a);
         b = past_digits(b);

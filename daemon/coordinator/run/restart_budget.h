@@ -12,7 +12,7 @@
  * the node of the loss; NULL = no particular node. */
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words);
 /* Did the fault that ends this worker already cost a restart? A fault of the whole run is charged once. words: the
- * worker's own. */
+ * worker's own reason. */
 bool budget_paid(const struct jobrec *j, const struct workrec *w, enum loss_cause cause, const char *words);
 /* Call it before budget_charge: records the charged fault, in the worker's own words. */
 void budget_fault(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words);

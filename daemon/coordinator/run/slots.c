@@ -66,7 +66,7 @@ bool slots_choose_device(const struct core *c, struct jobrec *j)
 }
 
 /* A job that is to be queued again may have its newest steps only in memory. So it still gets its slots: it can form an
- * epoch, write a checkpoint and free the slots, which is sooner than starving. */
+ * epoch, write a checkpoint and free the slots. This frees them sooner than starving would. */
 uint32_t slots_held_back(const struct core *c, const struct jobrec *j)
 {
     const struct queue_head *head = queue_head_of(c, j->device);

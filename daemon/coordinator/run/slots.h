@@ -11,12 +11,12 @@ bool slots_usable(const struct noderec *n, const char *device, const struct jobr
  * nodes. */
 uint32_t slots_free(const struct core *c, const char *device, const struct jobrec *j, uint32_t *ret_all);
 bool slots_held(const struct jobrec *j); /* the job keeps its slots while a worker is replaced */
-/* Slots of this device awaited by running jobs that do not yield to j. */
+/* Counts the slots of this device that running jobs await, except jobs that yield to j. */
 uint32_t slots_claimed(const struct core *c, const char *device, const struct jobrec *j);
 /* Chooses the device on which the job can have at least its minimum now. False: there is none. */
 bool slots_choose_device(const struct core *c, struct jobrec *j);
 void slots_set_device(struct jobrec *j, const char *device); /* the job runs on it from now on */
-/* Slots that the job may not take: they are kept for the head of the queue, to which the job yields. */
+/* Slots that the job may not take, because they are kept for the head of the queue, to which the job yields. */
 uint32_t slots_held_back(const struct core *c, const struct jobrec *j);
 
 #endif

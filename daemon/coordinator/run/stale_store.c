@@ -57,8 +57,8 @@ void core_restore_taken(struct core *c, uint64_t worker_id)
     VEC_MUST_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id);
 }
 
-/* The job has the worker. Or a coordinator before the restore started the worker after the backup, and the store lacks
- * it. */
+/* Can the worker be the job's? Either the job has it. Or an earlier coordinator started it after the backup, so that
+ * the store lacks it. */
 static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
 {
     if (job_worker(j, m->worker_id))
@@ -132,7 +132,7 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         const bool sound = f->epoch < core_first_epoch(c) && leader_epochs_sound(c, j, f, knows) &&
                            (!*f->checkpoint_path || plausible_path(j, UINT64_MAX, f->checkpoint_path));
         if (!over && sound && plausible_member(j, n, f) && plausible_step(j, f->resume_step)) {
-            /* The store lacks the job's run: at the backup the job was queued, or between two runs. */
+            /* The store lacks the job's run, because at the backup the job was queued, or between two runs. */
             if (j->state == JOB_PENDING) {
                 queue_remove(c, j);
                 core_list_append(&c->active, &c->active_last, j);
@@ -163,7 +163,7 @@ void stale_registration(struct core *c, struct noderec *n, const Titan__Internal
             take_job(c, j, n, m->known[i]);
             continue;
         }
-        /* A job submitted after the backup: its owner and rights are unknown. */
+        /* The job was submitted after the backup, so its owner and rights are unknown. */
         const unsigned long long job_id = m->known[i]->job_id;
         unsigned workers = 0;
         for (size_t k = 0; k < m->n_workers; k++)

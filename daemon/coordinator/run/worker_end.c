@@ -124,7 +124,7 @@ void worker_deadlines(struct core *c, struct jobrec *j)
     }
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
-        /* The start command has no answer, although its agent has sent other messages since the answer was due. */
+        /* The start command has no answer, although the agent has sent other messages since the answer was due. */
         const int64_t due = w->deadline - c->options.start_ms + c->options.answer_ms;
         if (w->state == WORKER_STARTING && !w->started && !w->missing && !w->away && w->node->seen_mono >= due) {
             quarantine_silent(c, w->node);

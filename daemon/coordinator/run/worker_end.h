@@ -9,7 +9,8 @@
 void worker_ended(struct core *c, struct workrec *w, struct exit_report *report, const char *why);
 /* Removes the worker's record and frees it, without an event. */
 void worker_forget(struct core *c, struct workrec *w);
-/* The agent did not list the worker: it counts as ended from that time on. 0 = it is listed again. */
+/* The agent did not list the worker, so the worker counts as ended from the time `from` on. from 0: the agent lists the
+ * worker again. */
 void worker_missing(struct workrec *w, int64_t from);
 /* The node's agent has sent all reports from before its registration. */
 void worker_reports_complete(struct core *c, const struct noderec *n);

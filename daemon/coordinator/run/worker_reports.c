@@ -40,8 +40,8 @@ static enum loss_cause cause_from_report(const Titan__Internal__WorkerExited *x)
 static void worker_ready(struct core *c, struct workrec *w, const char *address)
 {
     w->started = true;
-    /* Its node may have another address by now. The store does not keep it: the agent sends it with each registration.
-     */
+    /* The worker's address may have changed. The store keeps no addresses, because the agent sends them with each
+     * registration. */
     if (w->state == WORKER_STARTING || (w->state == WORKER_READY && *address))
         core_set_string(&w->address, address);
     if (w->state != WORKER_STARTING)
@@ -173,7 +173,8 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
         job_clock_moved_on(c, j);
 }
 
-/* Patience with a worker that alone holds the state: ending it costs the steps since the last checkpoint. */
+/* How long the core waits for a hanging worker that alone holds the state. Ending this worker costs the steps since the
+ * last checkpoint. */
 #define STALL_ALONE_MS 10000
 
 static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m)

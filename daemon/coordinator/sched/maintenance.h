@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* maintenance.h - nodes out of service: drains on request, maintenance windows, stopping agents. A returning agent
- * changes none of it. */
+/* maintenance.h - nodes out of service: drains on request, maintenance windows, stopping agents. The return of an agent
+ * changes nothing about this. */
 #ifndef TITAN_DAEMON_COORDINATOR_SCHED_MAINTENANCE_H
 #define TITAN_DAEMON_COORDINATOR_SCHED_MAINTENANCE_H
 

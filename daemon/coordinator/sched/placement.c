@@ -42,7 +42,7 @@ static void place_queue(struct core *c)
             const bool fits = job_fits_device(j, core_devices[i]);
             if (!c->heads[i].job && !j->n_refusals && fits)
                 backfills_fall_due(c, j, core_devices[i]);
-            room[i] = 0; /* the device's slots are not the job's, or are kept for the first job */
+            room[i] = 0; /* the job may not have the device's slots, or they are kept for the first job */
             if (fits && (!c->heads[i].held || MUTANT(BACKFILL_DELAYS))) {
                 const uint32_t spare = slots_free(c, core_devices[i], j, NULL);
                 room[i] = spare - MIN(spare, slots_claimed(c, core_devices[i], j));

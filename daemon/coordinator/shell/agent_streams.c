@@ -10,7 +10,8 @@
 #include "daemon/coordinator/shell/enrol.h"
 #include "proto/ranges.h"
 
-/* Gives the core the job's checkpoint folder (worker/train.c). It is in the recipe, which the core does not know. */
+/* Gives the core the job's checkpoint folder (worker/train.c). The folder is in the recipe, which the core does not
+ * know. */
 static void know_folder(struct coordinator *c, uint64_t job_id)
 {
     _cleanup_free_ char *text = NULL;
@@ -106,7 +107,7 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     titan_status status = core_agent(c->core, s->id, m, shell_now(c), &batch, &err);
     if (was_heartbeat(c, s, &batch))
         return;
-    /* Every member reports every step, and one report is enough. The others make no deadline earlier. */
+    /* Every member reports every step, and one report is enough. The other reports make no deadline earlier. */
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && status == TITAN_OK && batch_empty(&batch)) {
         batch_free(&batch);
         return;

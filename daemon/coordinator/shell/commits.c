@@ -117,7 +117,7 @@ static void backfill_free(struct file_task *k)
     free(b);
 }
 
-/* Ends a backfill, whatever its result: a watcher of the job's metrics waits for it. */
+/* Ends a backfill, whatever its result, because a watcher of the job's metrics waits for the end. */
 static void backfill_over(struct backfill *b, const struct titan_error *err)
 {
     struct coordinator *c = b->owner;
@@ -225,7 +225,7 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t af
         metrics_filled(b, &b->err);
 }
 
-#define ENDED_FILLED 64 /* jobs per start: each reads a file */
+#define ENDED_FILLED 64 /* jobs per start, because each job reads a file */
 
 static bool fill_ended(const struct job *job, void *data)
 {
@@ -317,8 +317,8 @@ static void release_messages(struct coordinator *c, const struct batch *batch)
     for (const struct batch_message *m = batch->messages; m; m = m->next) {
         struct start_parts parts = {.recipe = NULL};
         if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
-            /* Recipe and owner are added. The agents make the job's folder: a hanging share then delays no other job.
-             */
+            /* Recipe and owner are added. The agents make the job's folder, so that a hanging share delays no other
+             * job. */
             Titan__Internal__StartWorkers *start = m->message->start;
             const uint64_t job_id = start->job_id;
             struct titan_error err = {0};
@@ -450,8 +450,8 @@ static void strip(struct coordinator *c, struct batch *batch, uint64_t job_id)
     batch->messages_tail = to;
 }
 
-/* The core decided something about one job that the store refuses as impossible. The job is ended as stored, and
- * nothing else is lost. False: the change is about no job, or ending the job is impossible too. */
+/* The store refuses a decision of the core about one job as impossible. The job ends as it is stored, and nothing else
+ * is lost. Returns false if the change is about no job, or the job's end is impossible too. */
 static bool set_aside(struct coordinator *c, struct commit *k, const struct titan_error *err)
 {
     const uint64_t job_id = k->failed ? change_job(k->failed) : 0;
@@ -470,7 +470,7 @@ static bool set_aside(struct coordinator *c, struct commit *k, const struct tita
     a->next = k->asides;
     k->asides = a;
     job_cache_begin(c->jobs, &change);
-    for (struct commit *x = k; x; x = x->next) /* the store refuses these commits: the job's end comes first */
+    for (struct commit *x = k; x; x = x->next) /* the store refuses these commits, so the job's end comes first */
         strip(c, &x->batch, job_id);
     c->again = true;
     batch_init(&batch);
@@ -568,7 +568,7 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
         return;
     }
     struct commit *k = calloc(1, sizeof(*k));
-    titan_assert(k); /* without memory the process ends, as in batch_alloc: a decision cannot be undone */
+    titan_assert(k); /* without memory the process ends, as in batch_alloc, because a decision cannot be undone */
     k->owner = c;
     k->batch = *batch;
     /* Tails of empty lists point into the copied struct. */

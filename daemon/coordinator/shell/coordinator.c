@@ -23,7 +23,7 @@
 #define UNHEALTHY_MS 10000 /* a commit that takes longer makes the coordinator unhealthy */
 
 /* No answer may leave any more, neither that a write is durable nor that it is not. Clients see a broken call and ask
- * again with their key. Agents and workers go on without a coordinator until the next one is there. */
+ * again with their idempotency key. Agents and workers go on without a coordinator until the next one is there. */
 static void on_store_failure(void *data, const struct titan_error *err)
 {
     struct coordinator *c = data;
@@ -105,7 +105,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     titan_status status = core_new(&options, &c->core, err);
     mac_wipe(secret, sizeof(secret));
     TRY(status);
-    /* Jobs with impossible stored state are ended; the others go on. */
+    /* Ends the jobs with impossible stored state; the other jobs go on. */
     struct set_aside *bad = NULL;
     status = core_restore(c->core, db, shell_now(c), on_bad_job, &bad, err);
     for (struct set_aside *a = bad, *next; a; a = next) {

@@ -223,7 +223,7 @@ static void walked(struct file_task *k)
     look_soon(c);
 }
 
-/* The folder does not answer: its last measurement holds. */
+/* The folder does not answer, so its last measurement holds. */
 static void given_up(struct file_task *k, bool started)
 {
     struct disk_walk *w = walk_of(k);
@@ -285,7 +285,7 @@ void disk_usage_stored(struct coordinator *c, const struct batch *batch)
     const size_t n = strlen(c->jobs_dir);
     for (const struct change *k = c->disk ? batch->changes : NULL; k; k = k->next) {
         if (k->kind == CHANGE_CHECKPOINT_COMMIT) {
-            /* A job that continues another one writes into that job's folder. */
+            /* A job that continues another job writes into the folder of that job. */
             const char *path = k->checkpoint.path;
             const bool inside = strncmp(path, c->jobs_dir, n) == 0 && path[n] == '/';
             disk_usage_changed(c, inside ? strtoull(path + n + 1, NULL, 10) : 0);

@@ -2,9 +2,9 @@
 /* enrol.h - the coordinator's part in certificates. It invites nodes, signs their first and later certificates, renews
  * its own certificate, and knows the revoked certificates. Loop thread only.
  *
- * It signs with the CA's key that its unit got at the start, or with a key in STATE/pki. Without a key the rest works,
- * and the holder of the key signs (titanctl pki). Every call looks up revocations in memory; the store keeps them for
- * the next start. */
+ * It signs with the CA's key that its unit got at the start, or with a key in STATE/pki. Without a key all but signing
+ * works, and the holder of the key signs (titanctl pki). Every call looks up revocations in memory; the store keeps
+ * them for the next start. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_ENROL_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_ENROL_H
 
@@ -30,7 +30,7 @@ struct enrol_counters {
 
 /* Reads the revocations; the store must be open. */
 titan_status enrol_open(struct coordinator *c, struct enrol **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Call it before the store closes. closed: the timer, one of open_handles, is closed. */
+/* Call it before the store closes. closed: called when the timer, one of open_handles, is closed. */
 void enrol_close(struct enrol *e, void (*closed)(void *c));
 void enrol_free(struct enrol *e);
 const struct enrol_counters *enrol_counters(const struct enrol *e);
@@ -43,17 +43,19 @@ titan_status enrol_admits(struct enrol *e, const struct rpc_identity *identity, 
 /* TITAN_EPERM: a caller with a certificate claims to be another node. */
 titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, const char *node,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Renews the coordinator's own certificate for the same names, if it is of that CA and two thirds of its life are over.
- * Checks now and then by a timer. files: may be NULL, or name missing files. */
+/* Renews the coordinator's own certificate for the same names once two thirds of its life are over. The coordinator
+ * must have the key of the certificate's CA. Checks now and then by a timer. files: may be NULL, or name missing
+ * files. */
 titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struct titan_error *err) TITAN_MUST_USE;
 
 /* --- for the methods of the API (daemon/api/certificates.c) ------------------------------------------------------- */
 
-/* Revokes certificates of this name that begin by at_ms. Returns the earlier at_ms, 0 = none; -1 = out of memory. */
+/* Revokes certificates of this name that begin at or before at_ms. Returns the earlier at_ms, 0 = none; -1 = out of
+ * memory. */
 int64_t enrol_deny(struct enrol *e, const char *uri, int64_t at_ms) TITAN_MUST_USE;
-/* The revocation was not stored: restores the earlier revocation. */
+/* Restores the earlier revocation, because the new revocation was not stored. */
 void enrol_deny_undo(struct enrol *e, const char *uri, int64_t before_ms);
-/* TITAN_ENOENT and others: this coordinator has no CA key. */
+/* TITAN_ENOTFOUND and other errors: this coordinator has no usable CA key. */
 titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
 /* A node's checked request for a certificate. given_ms: when the right to it began: creation of the join token, or
  * begin of the present certificate for a renewal. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job_cache.h - stored rows of jobs, in memory: a status needs no read transaction.
+/* job_cache.h - stored rows of jobs, in memory, so that a status needs no read transaction.
  *
- * A read row is kept unless a change to it is on its way into the store: from handing the change over until it is known
- * to be stored, reads go to the store. So no caller reads data that is older than data it may know. Loop thread
- * only. */
+ * The cache keeps a row that was read, unless a change to the row is on its way into the store. From handing the change
+ * over until it is known to be stored, reads go to the store. So no caller gets older data than it may know already.
+ * Loop thread only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_JOB_CACHE_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_JOB_CACHE_H
 
@@ -17,7 +17,7 @@ void job_cache_free(struct job_cache *c);
 titan_status job_cache_get(struct job_cache *c, struct db *db, uint64_t id,
                            void (*with)(const struct job *job, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;
-/* A stored write has changed the row: drop it. */
+/* Drops the row, because a stored write has changed it. */
 void job_cache_drop(struct job_cache *c, uint64_t id);
 /* The changes are handed to the store (begin), and stored (end). */
 void job_cache_begin(struct job_cache *c, const struct change *list);

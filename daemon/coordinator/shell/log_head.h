@@ -3,8 +3,8 @@
  * the daemon's log and, with audit.head_file, the end of a file.
  *
  * A line is written at the start, at the end, after 256 events, and a minute after the first event since the last line;
- * never within a second of the last. A failed write of the file is a warning, once a minute, and nothing waits for it.
- * Loop thread only. */
+ * never within a second of the last line. A failed write of the file is a warning, once a minute, and nothing waits for
+ * it. Loop thread only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_LOG_HEAD_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_LOG_HEAD_H
 

@@ -40,7 +40,7 @@ void sessions_end(struct coordinator *c, struct agent_session *s, const struct t
     if (!call)
         return;
     if (err) {
-        /* A refused agent tries again each second: the same reason is logged once in a while. */
+        /* A refused agent tries again each second. So the same reason is logged only once in a while. */
         const uint64_t hash = hash_text(HASH_INIT, err->msg);
         const int64_t now_ms = clock_mono_ms();
         const bool lately = hash == c->refusal_reported && now_ms - c->refusal_reported_ms < SAID_ONCE_MS;

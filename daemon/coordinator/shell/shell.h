@@ -93,7 +93,7 @@ void shell_part_closed(void *coordinator);    /* one of open_handles is closed; 
 void shell_free_parts(struct coordinator *c); /* frees the parts of a shell that has not opened */
 /* Hands the collected metrics to the store now. */
 void shell_flush_metrics(struct coordinator *c);
-/* True: metrics written down by the job's workers are being read or stored. */
+/* Are metrics from the file of the job's workers being read or stored? */
 bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id);
 /* Called with err NULL once the batch is durable. Called with the error while the batch is not durable (the store tries
  * again). */

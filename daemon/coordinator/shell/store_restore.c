@@ -157,12 +157,12 @@ static titan_status gather_job(struct gather *g, uint64_t id)
         return TITAN_OK;
     TRY(epoch_get(g->db, id, 0, with_epoch, g, g->err));
     if (g->epoch.source_epoch) {
-        /* After epoch.restored the store may lack the epoch before. */
+        /* After epoch.restored the store may lack the previous epoch. */
         titan_status status = epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err);
         if (status != TITAN_OK && status != TITAN_ENOTFOUND)
             return status;
     }
-    /* The quorum configurations and the epochs that a worker may hold begin at the newest that made a step. */
+    /* The quorum configurations and the epochs that a worker may hold begin at the newest epoch that made a step. */
     uint64_t first = 0;
     TRY(epoch_last_trained(g->db, id, &first, g->err));
     for (uint64_t number = first ? first : 1; number && number <= g->epoch.number;) {
@@ -189,8 +189,8 @@ static titan_status check_ids(uint64_t epoch, const uint64_t *ids, size_t n, str
     return TITAN_OK;
 }
 
-/* Rejects impossible numbers now, or they would be found too late. A version that believed them has written them, or
- * the disk has lost bits. */
+/* Rejects impossible numbers now, because they would otherwise be found too late. A version that believed such numbers
+ * has written them, or the disk has lost bits. */
 static titan_status check_numbers(const struct gather *g, struct titan_error *err)
 {
     const struct job *job = &g->saved.job;
@@ -244,7 +244,7 @@ static titan_status check_numbers(const struct gather *g, struct titan_error *er
 
 static titan_status check_states(const struct gather *g, struct titan_error *err)
 {
-    /* The states that the newest epoch of a job in some state can have. Every move keeps to this. */
+    /* For each state of a job: the states that its newest epoch can have. Every move keeps to this table. */
 #define IN(state) SM_BIT(EPOCH_##state)
     static const uint32_t fits[] = {[JOB_PENDING] = IN(NONE) | IN(REVOKED) | IN(ENDED),
                                     [JOB_FORMING] = IN(NONE) | IN(FORMING) | IN(REVOKED) | IN(ENDED),
@@ -297,7 +297,7 @@ static bool each_job(const struct job *job, void *data)
         g->status = check_states(g, g->err);
     if (g->status == TITAN_OK)
         core_restore_job(g->core, &g->saved, g->now);
-    /* The job is skipped: a fault in one job does not stop the others. A fault of the disk does. */
+    /* Skips the job, because a fault in one job does not stop the others. A fault of the disk ends the restore. */
     if (g->bad && (g->status == TITAN_ECORRUPT || g->status == TITAN_ENOTFOUND)) {
         g->bad(job->id, g->err ? g->err->msg : "", g->bad_data);
         if (g->err)
@@ -338,7 +338,8 @@ titan_status core_restore(struct core *c, struct db *db, struct core_time now,
     struct backup_origin origin;
     TRY(backup_origin(db, &origin, err));
     if (origin.term) {
-        /* Workers from between backup and restore that agents have reported before. */
+        /* Restores the ids of workers that were started between backup and restore, and that agents have reported
+         * already. */
         sqlite3_stmt *stmt = NULL;
         bool row = false;
         TRY(db_query(db, &stmt, err, "SELECT id FROM workers WHERE id > ? AND id <= ?", "uu", origin.backup_worker,
