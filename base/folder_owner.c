@@ -186,12 +186,14 @@ titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret
         if (*ret_any)
             break;
 
-        /* Does the manifest list optimizer tensors? An unreadable manifest counts as none. */
+        /* Does the checkpoint have the optimizer's state, or has the optimizer none? An unreadable manifest counts as
+         * no state. */
         at = file_open_named(path, O_RDONLY | O_DIRECTORY);
         (void)snprintf(name, sizeof name, CHECKPOINT_NAME, *ret);
         *ret_any = at >= 0 && dir_open_at(at, name, false, &inside, NULL) == TITAN_OK &&
                    file_read_at(inside, "manifest.json", O_NOFOLLOW, MANIFEST_BYTES_MAX, &text, NULL) == TITAN_OK &&
-                   text.len > 0 && strstr(text.data, "\"name\":\"optim.") != NULL;
+                   text.len > 0 &&
+                   (strstr(text.data, "\"name\":\"optim.") || strstr(text.data, "\"optimizer\":\"none\""));
     }
     *ret = *ret_any ? *ret : 0;
     return TITAN_OK;

@@ -129,10 +129,19 @@ struct recipe {
         char recipe_name[32], filter_fqns[1024]; /* as the fields of float8 */
     } mx;
     struct {
-        char name[32];
+        char name[32], rest[32]; /* rest: for all but the matrices of layers; "same": as name (base/optimizers.h) */
         double lr, beta1, beta2, eps, weight_decay;
-        char state_dtype[16];    /* type of the moments: "float32", "bfloat16" */
-        char state_rounding[16]; /* rounding of bf16 moments: "nearest", "stochastic" */
+        double rest_lr, rest_weight_decay; /* -1: as lr and weight_decay */
+        char state_dtype[16];              /* type of the moments: "float32", "bfloat16" */
+        char state_rounding[16];           /* rounding of bf16 moments: "nearest", "stochastic" */
+        struct {
+            double momentum;
+            bool nesterov;
+        } sgd;
+        struct {
+            double beta3, alpha;
+            int64_t warmup_steps;
+        } ademamix;
     } optimizer;
     struct {
         int64_t warmup_steps;

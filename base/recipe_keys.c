@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/hf_families.h"
+#include "base/optimizers.h"
 #include "base/schedule.h"
 
 #define AT(field) .offset = offsetof(struct recipe, field), .size = sizeof(((struct recipe *)0)->field)
@@ -36,6 +37,11 @@
     {                                                                                                                  \
         .section = "parallelism", .name = key, .type = KEY_INT, AT(parallelism.field), .min = 1, .max = 1 << 20,       \
         .initial = "1", .doc = (text)                                                                                  \
+    }
+/* A key of a section within a section. */
+#define NESTED(sec, key, kind, ...)                                                                                    \
+    {                                                                                                                  \
+        .section = #sec, .name = #key, .type = KEY_##kind, AT(sec.key), __VA_ARGS__                                    \
     }
 #define OFF(sec, key, kind, off, text)                                                                                 \
     {                                                                                                                  \
@@ -234,19 +240,27 @@ const struct setting recipe_keys[] = {
         "Layers that are left out: those with one of these texts in their names. Head, embedding and router always "
         "are, and layers with a side that is no multiple of 32."),
 
-    KEY(optimizer, name, STRING, .choices = "AdamW|Adam|SGD", .later = "*", .initial = "\"AdamW\"",
-        .flags = KEY_NUMBERS, .doc =
-        "Optimizer. \"Adam\": weight_decay is added to the gradient. \"SGD\": parameter minus lr times gradient, "
-        "with weight_decay and without momentum."),
+    KEY(optimizer, name, STRING, .names = optimizer_names, .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
+        .doc =
+        "Optimizer (docs/methods.md). \"Adam\" and \"SGD\": weight_decay is added to the gradient."),
+    KEY(optimizer, rest, STRING, .choices = "same", .names = optimizer_names, .initial = "\"same\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Optimizer of embedding, head, norms, biases and routers; name is then the optimizer of the layers' matrices. "
+        "\"same\": name is for all."),
     KEY(optimizer, lr, REAL, .max = 1e3, .initial = "8e-4", .flags = KEY_NUMBERS, .doc = "Peak learning rate."),
+    KEY(optimizer, rest_lr, REAL, .max = 1e3, .minus_one = true, .initial = "-1", .flags = KEY_TITAN | KEY_NUMBERS,
+        .doc = "Peak learning rate of embedding, head, norms, biases and routers; -1: lr."),
     KEY(optimizer, beta1, REAL, .max = 0.999999, .initial = "0.9", .flags = KEY_NUMBERS, .doc =
         "Decay of the first moment."),
     KEY(optimizer, beta2, REAL, .max = 0.999999, .initial = "0.95", .flags = KEY_NUMBERS, .doc =
-        "Decay of the second moment."),
+        "Decay of the second moment. Lion: of its mean; its authors use 0.99."),
     KEY(optimizer, eps, REAL, .above_min = true, .max = 1, .initial = "1e-8", .flags = KEY_NUMBERS, .doc =
         "Added to the root of the second moment."),
     KEY(optimizer, weight_decay, REAL, .max = 10, .initial = "0.1", .flags = KEY_NUMBERS, .doc =
-        "Weight decay, on every parameter; decoupled with AdamW."),
+        "Weight decay; decoupled, but with Adam and SGD."),
+    KEY(optimizer, rest_weight_decay, REAL, .max = 10, .minus_one = true, .initial = "-1",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Weight decay of embedding, head, norms, biases and routers; -1: weight_decay."),
     KEY(optimizer, state_dtype, STRING, .choices = "float32|bfloat16", .initial = "\"float32\"",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "\"bfloat16\": the moments are kept in bfloat16, 8 bytes a parameter with the master weights instead of 12; "
@@ -256,6 +270,17 @@ const struct setting recipe_keys[] = {
         "How moments in bfloat16 are rounded. \"nearest\": ties to even; \"stochastic\": up or down at random, so "
         "that the mean is exact and small changes are not lost. The random numbers follow from training.seed, step "
         "and parameter alone: the same on every device and for every number of workers."),
+    NESTED(optimizer.sgd, momentum, REAL, .max = 0.999999, .initial = "0", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Decay of SGD's mean of gradients; 0: plain SGD, which keeps no state."),
+    NESTED(optimizer.sgd, nesterov, BOOL, .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "The step looks ahead by one more momentum (Nesterov)."),
+    NESTED(optimizer.ademamix, beta3, REAL, .max = 0.999999, .initial = "0.9999", .flags = KEY_TITAN | KEY_NUMBERS,
+        .doc = "Decay of AdEMAMix's slow mean of gradients."),
+    NESTED(optimizer.ademamix, alpha, REAL, .max = 100, .initial = "8", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Weight of the slow mean."),
+    NESTED(optimizer.ademamix, warmup_steps, INT, .min = 0, .max = 1e9, .minus_one = true, .initial = "-1",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Steps in which alpha and beta3 grow to their values; -1: all steps of the schedule; 0: none."),
 
     KEY(lr_scheduler, warmup_steps, INT, .max = 1e9, .initial = "200", .flags = KEY_NUMBERS, .doc =
         "Steps of linear warm-up; cut to the schedule's when larger."),
@@ -722,8 +747,8 @@ const struct recipe_newer recipe_newer[] = {
      "here training.local_batch_size / parallelism.pipeline_parallel_microbatch_size"},
     {"parallelism", "spmd_backend", "leave it out: the programs of all ranks are planned"},
     {"parallelism", "context_parallel_ptrr_mask_key", "leave it out: it is for attention masks that are not here"},
-    {"optimizer", "param_groups", "all parameters have one rate and one weight decay here"},
-    {"optimizer", "optimizer_factory_kwargs_by_name", "all parameters have one optimizer here"},
+    {"optimizer", "param_groups", "here optimizer.rest_lr and optimizer.rest_weight_decay"},
+    {"optimizer", "optimizer_factory_kwargs_by_name", "here optimizer.name and optimizer.rest"},
     {"debug", "batch_invariant", "here numerics.canonical, the same bits on any number of workers"},
     {"debug", "detect_anomaly", "leave it out: each step is looked at, and the first unit at fault is named"},
     {"debug", "spmd_typechecking", "leave it out: programs are checked before they run"},

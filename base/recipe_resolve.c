@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/optimizers.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 
@@ -522,6 +523,13 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
             err, TITAN_EINVAL,
             "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in "
             "float32 are not rounded");
+    const struct optimizer *const of[] = {optimizer_of_matrices(r), optimizer_of_rest(r)};
+    for (size_t i = 0; i < ARRAY_SIZE(of); i++)
+        if (strcmp(r->optimizer.state_rounding, "stochastic") == 0 && of[i]->rule != RULE_ADAMW)
+            return titan_fail(err, TITAN_EINVAL,
+                              "optimizer.state_rounding = \"stochastic\" is for AdamW and Adam, not for %s: use "
+                              "\"nearest\"",
+                              of[i]->name);
     return TITAN_OK;
 }
 

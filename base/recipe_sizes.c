@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/optimizers.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 #include "base/units.h"
@@ -189,9 +190,9 @@ int recipe_moment_bytes(const struct recipe *r)
 
 /* An upper estimate, in bytes, for the fullest rank. The rank has P parameters in its share. Its state is sharded over
  * W ranks (dp_shard * cp; see share_of). s: bytes per element of compute (2 for bfloat16, otherwise 4). k: bytes of a
- * parameter's master and two moments (12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
+ * parameter's master and state (AdamW: 12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
  *
- *   state        (k + s) P/W    master weights and two moments (on the host with enable_cpu_offload), and the compute
+ *   state        (k + s) P/W    master weights and state (on the host with enable_cpu_offload), and the compute
  *                               copy, sharded
  *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients); canonical sums count experts as
  *                               those of all ranks that share them
@@ -200,7 +201,7 @@ int recipe_moment_bytes(const struct recipe *r)
  *                               fsdp_reshard_after_forward = "never" all of them
  *   activations  see activation_bytes
  *   snapshot     k P/W          copy in host memory for writing a checkpoint; not on a GPU
- *   copy         (k + 4) P/W    another worker's masters and moments, and its gradients (recipe_keeps_copies); in host
+ *   copy         (k + 4) P/W    another worker's masters and state, and its gradients (recipe_keeps_copies); in host
  *                               memory, so not on a GPU
  *   base         64 MiB         with CUDA 1 GiB: program, libraries, staging buffers
  *
@@ -220,7 +221,11 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double shard = share.state;
     double n = (double)recipe_microbatch_rows(r) * (double)r->training.seq_len / (double)m.cp;
     double s = strcmp(r->training.mixed_precision_param, "bfloat16") == 0 ? 2 : 4;
-    const double kept = recipe_master_bytes(r) + 2 * recipe_moment_bytes(r);
+    const struct state_kinds kinds = optimizer_kinds(r);
+    const double all = all_params(&r->model.dims), layers = body_params(&r->model.dims, r->model.dims.n_experts);
+    const double states =
+        (layers * __builtin_popcount(kinds.matrices) + (all - layers) * __builtin_popcount(kinds.rest)) / all;
+    const double kept = recipe_master_bytes(r) + states * recipe_moment_bytes(r);
     double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.gradients;
     double units = (s + 4) * share.unit + (2 * s + 4) * share.layer + 4 * share.apart;
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)

@@ -126,7 +126,7 @@ static const char *choices_of(const struct setting *s, char all[CHOICES_TEXT])
 {
     if (!s->names)
         return s->choices;
-    (void)snprintf(all, CHOICES_TEXT, "%s|%s", s->names(), s->choices);
+    (void)snprintf(all, CHOICES_TEXT, "%s%s%s", s->names(), s->choices ? "|" : "", s->choices ? s->choices : "");
     return all;
 }
 

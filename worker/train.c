@@ -264,8 +264,11 @@ static titan_status decide(struct epoch *e, const double *statistics, const stru
     titan_assert(statistics);
     TRY(outcome_read(e->plan.program, e->plan.plan->layout, statistics, &s->outcome, err));
     s->learning_rate = learning_rate_at(r, (int64_t)step);
-    s->update = update_of_recipe(r, s->learning_rate, step - state->skipped.total, s->outcome.tokens,
-                                 optim_clip_factor(s->outcome.grad_norm, r->training.max_norm));
+    const struct update_step update = {.rate = learning_rate_factor(r, (int64_t)step),
+                                       .number = step - state->skipped.total,
+                                       .tokens = s->outcome.tokens,
+                                       .clip = optim_clip_factor(s->outcome.grad_norm, r->training.max_norm)};
+    s->update = update_of_recipe(r, &update);
     *ret = s->outcome.finite ? &s->update : NULL;
     return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, statistics, err) : TITAN_OK;
 }

@@ -141,14 +141,14 @@ static void call(struct bench *b, const struct op_call *o)
         grad[i] = (float *)(b->grad[i] + b->offset);
     char *qkv = x[0], *dqkv = x[1];
     size_t params = (size_t)(q * c + hd * c + 3 * b->f * c);
-    const struct adamw_args adam = {.lr = 1e-3f,
-                                    .beta1 = 0.9f,
-                                    .beta2 = 0.95f,
-                                    .eps = 1e-8f,
-                                    .weight_decay = 0.1f,
-                                    .grad_scale = 1.0f,
-                                    .bias1 = 0.1f,
-                                    .bias2 = 0.05f};
+    const struct update_args adam = {.lr = 1e-3f,
+                                     .beta1 = 0.9f,
+                                     .beta2 = 0.95f,
+                                     .eps = 1e-8f,
+                                     .weight_decay = 0.1f,
+                                     .grad_scale = 1.0f,
+                                     .bias1 = 0.1f,
+                                     .bias2 = 0.05f};
     struct attention_shape attention = b->attention;
     attention.order = o->kind == ATTN_ANY || o->kind == ATTN_DX_ANY       ? ATTENTION_ANY
                       : o->kind == ATTN_FIXED || o->kind == ATTN_DX_FIXED ? ATTENTION_FIXED
@@ -295,8 +295,8 @@ static void call(struct bench *b, const struct op_call *o)
                                        .stats = b->stats, .parts = 1, .dt = b->dt, .n = n, .v = b->v));
         break;
     case ADAMW:
-        st = ops->adamw(
-            s, &(struct adamw_range){grad[0], grad[1], grad[2], grad[3], (uint16_t *)x[4], params, adam.rounding}, 1,
+        st = ops->update(
+            s, &(struct update_piece){grad[0], {grad[1], grad[2]}, grad[3], (uint16_t *)x[4], params, adam.rounding}, 1,
             &adam);
         break;
     case SUMS:

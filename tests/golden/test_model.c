@@ -635,7 +635,7 @@ static void train_batch(struct fixture *f, int step)
     }
 }
 
-struct optimizer {
+struct adam_state {
     struct stream *s;
     float *w, *g, **m, **v; /* device; w and g are of one tensor at a time */
 };
@@ -648,7 +648,7 @@ static void *zeros(struct fixture *f, int64_t n)
     return p;
 }
 
-static void optimizer_open(struct fixture *f, struct optimizer *o)
+static void optimizer_open(struct fixture *f, struct adam_state *o)
 {
     struct titan_error err = {0};
     int64_t largest = 0;
@@ -665,7 +665,7 @@ static void optimizer_open(struct fixture *f, struct optimizer *o)
     o->g = zeros(f, largest);
 }
 
-static void optimizer_close(struct fixture *f, struct optimizer *o)
+static void optimizer_close(struct fixture *f, struct adam_state *o)
 {
     const struct device_ops *ops = f->device.ops;
     for (int i = 0; i < f->model->n_tensors; i++) {
@@ -680,7 +680,7 @@ static void optimizer_close(struct fixture *f, struct optimizer *o)
 }
 
 /* New values of every tensor, through the device's operation. */
-static void optimizer_step(struct fixture *f, struct optimizer *o, const struct adamw_args *a)
+static void optimizer_step(struct fixture *f, struct adam_state *o, const struct update_args *a)
 {
     const struct device_ops *ops = f->device.ops;
     struct titan_error err = {0};
@@ -688,7 +688,8 @@ static void optimizer_step(struct fixture *f, struct optimizer *o, const struct 
         size_t n = (size_t)f->model->tensors[i].numel;
         must(ops->copy(o->s, o->w, f->values[i], n * 4), &err);
         must(ops->copy(o->s, o->g, f->grads[i], n * 4), &err);
-        must(ops->adamw(o->s, &(struct adamw_range){o->w, o->m[i], o->v[i], o->g, NULL, n, a->rounding}, 1, a), &err);
+        must(ops->update(o->s, &(struct update_piece){o->w, {o->m[i], o->v[i]}, o->g, NULL, n, a->rounding}, 1, a),
+             &err);
         must(ops->copy(o->s, f->values[i], o->w, n * 4), &err);
         must(ops->stream_sync(o->s, &err), &err);
         must(whole_model_set(f->whole, i, f->values[i], &err), &err);
@@ -707,14 +708,14 @@ static double grad_norm(const struct fixture *f)
 static void check_training(const char *name, enum dtype dt, double limit, double weight_limit)
 {
     struct fixture f;
-    struct optimizer o;
+    struct adam_state o;
     open_fixture(&f, name, dt, 1);
     optimizer_open(&f, &o);
-    struct adamw_args a = {.beta1 = (float)member(f.file, "beta1"),
-                           .beta2 = (float)member(f.file, "beta2"),
-                           .eps = (float)member(f.file, "eps"),
-                           .weight_decay = (float)member(f.file, "weight_decay"),
-                           .l2 = strcmp(json_string(f.file, "optimizer", "AdamW"), "Adam") == 0};
+    struct update_args a = {.beta1 = (float)member(f.file, "beta1"),
+                            .beta2 = (float)member(f.file, "beta2"),
+                            .eps = (float)member(f.file, "eps"),
+                            .weight_decay = (float)member(f.file, "weight_decay"),
+                            .l2 = strcmp(json_string(f.file, "optimizer", "AdamW"), "Adam") == 0};
     double max_norm = member(f.file, "max_norm"), worst = 0.0, worst_norm = 0.0;
     int step = 0;
     for (const struct json *row = json_get(f.file, "steps")->first; row; row = row->next, step++) {

@@ -533,7 +533,7 @@ enum { SIBLINGS = 3 };
 static void check_death(struct rank *r, const struct comm_config *config)
 {
     struct titan_error err = {0};
-    const struct adamw_args args = {
+    const struct update_args args = {
         .lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1, .bias1 = 0.1f, .bias2 = 0.05f};
     float *grad = device_floats(r, COUNT), *master = device_floats(r, COUNT), *m = device_floats(r, COUNT),
           *v = device_floats(r, COUNT);
@@ -570,7 +570,7 @@ static void check_death(struct rank *r, const struct comm_config *config)
     verdict(r, true, "a full queue behind it gives way");
     (void)r->ops->event_record(e, r->s, NULL);
     (void)r->ops->event_wait(e, compute, NULL);
-    (void)r->ops->adamw(compute, &(struct adamw_range){master, m, v, grad, NULL, COUNT, args.rounding}, 1, &args);
+    (void)r->ops->update(compute, &(struct update_piece){master, {m, v}, grad, NULL, COUNT, args.rounding}, 1, &args);
     titan_status comm_st = r->ops->stream_sync(r->s, &err);
     verdict(r, comm_st == TITAN_EREVOKED || comm_st == TITAN_EPEER, "its stream ends with the failure");
     titan_status compute_st = r->ops->stream_sync(compute, &err);
@@ -762,7 +762,7 @@ static void *wait_for_death(void *arg)
 static void probe_death(struct rank *r, bool quick)
 {
     enum { QUEUED = 300 };
-    const struct adamw_args args = {
+    const struct update_args args = {
         .lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1, .bias1 = 0.1f, .bias2 = 0.05f};
     struct titan_error err = {0};
     struct product product = {.n = quick ? 16 : 8192};
@@ -784,8 +784,8 @@ static void probe_death(struct rank *r, bool quick)
         must(r->ops->event_record(e, r->s, &err), &err, "event");
         for (int i = 0; i < QUEUED; i++)
             multiply(r, &product);
-        must(r->ops->adamw(r->s, &(struct adamw_range){master, m, v, grad, NULL, COUNT, args.rounding}, 1, &args), &err,
-             "update");
+        must(r->ops->update(r->s, &(struct update_piece){master, {m, v}, grad, NULL, COUNT, args.rounding}, 1, &args),
+             &err, "update");
         if (pthread_create(&control, NULL, wait_for_death, &death) != 0)
             _exit(1);
     }

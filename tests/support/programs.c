@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* programs.c - step programs for tests. */
+#include "tests/support/random_layout.h"
 #include "tests/support/programs.h"
 
 #include <stdio.h>
@@ -88,6 +89,7 @@ static titan_status open_layout(const struct programs_case *c, const struct mesh
                                                 .stages = stages,
                                                 .v_order = p->schedule && p->schedule->v_order,
                                                 .first_layer = first,
+                                                .kinds = adamw_kinds(),
                                                 .canonical = c->canonical},
                        &p->layout, err);
 }

@@ -119,7 +119,34 @@ struct mesh random_mesh(unsigned *seed, int world_max)
     }
 }
 
+struct state_kinds adamw_kinds(void)
+{
+    return (struct state_kinds){.n = 2, .name = {"m", "v"}, .matrices = 3, .rest = 3};
+}
+
+/* The kinds of state in all layouts of a model: of one optimizer, or of two with kinds of their own. */
+static struct state_kinds kinds_of(const struct model *m)
+{
+    unsigned drawn = (unsigned)(31 * m->n_tensors + m->dims.n_layers), *const seed = &drawn;
+    static const char *const states[] = {"m", "v", "momentum", "slow"};
+    struct state_kinds k = {.n = random_below(seed, 5)};
+
+    for (int i = 0; i < k.n; i++)
+        k.name[i] = states[i];
+    for (int i = 0; i < k.n; i++) { /* each kind is of matrices, of the rest, or of both */
+        const int of = random_below(seed, 4);
+        k.matrices |= of != 1 ? 1u << i : 0;
+        k.rest |= of != 2 ? 1u << i : 0;
+    }
+    return k;
+}
+
 struct layout *random_layout(unsigned *seed, const struct model *model, int world_max)
+{
+    return random_layout_of(seed, model, world_max, kinds_of(model));
+}
+
+struct layout *random_layout_of(unsigned *seed, const struct model *model, int world_max, struct state_kinds kinds)
 {
     struct layout_options o = {.model = model, .mesh = random_mesh(seed, world_max)};
     int first_layer[64] = {0};
@@ -129,6 +156,7 @@ struct layout *random_layout(unsigned *seed, const struct model *model, int worl
     o.stages = o.mesh.size[AXIS_PP] * (1 + random_below(seed, 3));
     o.v_order = random_below(seed, 2);
     o.canonical = random_below(seed, 2);
+    o.kinds = kinds;
     o.first_layer = first_layer;
     for (int s = 1; s < o.stages; s++)
         first_layer[s] = (int)model->dims.n_layers * s / o.stages;

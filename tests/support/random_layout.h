@@ -14,8 +14,11 @@ int random_below(unsigned *seed, int n); /* 0 <= x < n */
 struct model *random_model(unsigned *seed);
 /* Any legal one of at most world_max ranks. */
 struct mesh random_mesh(unsigned *seed, int world_max);
-/* On a random mesh, with random stages, in either order, canonical or not. */
+/* On a random mesh, with random stages, in either order, canonical or not, with kinds of state that depend on the
+ * model alone. */
 struct layout *random_layout(unsigned *seed, const struct model *model, int world_max);
+struct layout *random_layout_of(unsigned *seed, const struct model *model, int world_max, struct state_kinds kinds);
+struct state_kinds adamw_kinds(void);
 /* One line about it, for messages; static memory. */
 const char *layout_text(const struct layout *layout);
 

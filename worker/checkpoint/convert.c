@@ -98,15 +98,9 @@ static titan_status import_all(struct import *im, struct titan_error *err)
     TRY(model_open(&im->recipe.model.dims, &im->model, err));
     TRY(hf_weights_check(im->weights, im->model, err));
 
-    /* Parameters and biases are written; moments are not. */
-    const int n = im->model->n_tensors;
-    TRY(layout_specs(im->model, &im->specs, &im->n_specs, err));
-    titan_assert(im->n_specs >= 3 * n);
-    memmove(im->specs + n, im->specs + 3 * n, (size_t)(im->n_specs - 3 * n) * sizeof *im->specs);
-    im->n_specs -= 2 * n;
-
+    TRY(layout_weight_specs(im->model, &im->specs, &im->n_specs, err));
     struct checkpoint_info info = {
-        .epoch = 1, .world = 1, .recipe_hash = recipe_hash(&im->recipe), .recipe = im->text.data};
+        .epoch = 1, .world = 1, .recipe_hash = recipe_hash(&im->recipe), .recipe = im->text.data, .model_only = true};
     titan_status status = TITAN_OK;
     for (int first = 0, end; first < im->n_specs && status == TITAN_OK; first = end) {
         int64_t numbers = im->specs[first].numel;

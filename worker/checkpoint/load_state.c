@@ -19,9 +19,9 @@ struct load {
     struct load_source source;
     struct run_identity here; /* source.here */
     struct recipe recipe;
-    struct model *model; /* LOAD_WEIGHTS */
-    int n_parameters;
-    float *host; /* gaps are zero */
+    struct model *model;          /* LOAD_WEIGHTS */
+    int n_parameters, first_bias; /* specs are parameters, their kinds of state, then biases */
+    float *host;                  /* gaps are zero */
     struct tensor_spec *specs;
     struct shard_slice *slices;
     int n_specs, n_slices;
@@ -40,16 +40,14 @@ static void clear_load(struct apart *a)
     free(l);
 }
 
-/* Specs are the parameters, then their moments, then biases. */
-static bool is_moment(const struct load *l, int spec)
+static bool is_kept(const struct load *l, int spec)
 {
-    titan_assert(spec >= 0);
-    return spec >= l->n_parameters && spec < 3 * l->n_parameters;
+    return spec >= l->n_parameters && spec < l->first_bias;
 }
 
 static bool is_bias(const struct load *l, int spec)
 {
-    return spec >= 3 * l->n_parameters;
+    return spec >= l->first_bias;
 }
 
 /* --- from a checkpoint -------------------------------------------------------------------------------------------- */
@@ -59,11 +57,11 @@ static titan_status leave_out(struct load *l, struct titan_error *err)
 {
     _cleanup_free_ int *number = calloc((size_t)l->n_specs + 1, sizeof *number);
     int n = 0, kept = 0;
-    titan_assert(l->n_specs >= 3 * l->n_parameters);
+    titan_assert(l->n_specs >= l->first_bias);
     if (!number)
         return titan_fail(err, TITAN_ENOMEM, "no memory to number %d tensors", l->n_specs);
     for (int i = 0; i < l->n_specs; i++) {
-        const bool out = (is_moment(l, i) && (l->source.without_optimizer || l->info.model_only)) ||
+        const bool out = (is_kept(l, i) && (l->source.without_optimizer || l->info.model_only)) ||
                          (is_bias(l, i) && l->source.from == LOAD_OTHER && !l->info.biases);
         number[i] = out ? -1 : n;
         if (!out)
@@ -211,10 +209,10 @@ static titan_status read_weights(struct load *l, const struct hf_weights *w, str
         const struct shard_slice *p = &l->slices[i];
         if (is_bias(l, p->tensor)) {
             titan_assert(p->row == 0 && p->col + p->cols <= d->n_experts);
-            const int layer = (int)d->n_dense_layers + p->tensor - 3 * l->n_parameters;
+            const int layer = (int)d->n_dense_layers + p->tensor - l->first_bias;
             TRY(hf_weights_read_biases(w, l->model, layer, biases, err));
             memcpy(p->data, biases + p->col, (size_t)p->cols * sizeof *biases);
-        } else if (!is_moment(l, p->tensor))
+        } else if (!is_kept(l, p->tensor))
             TRY(hf_weights_read(w, l->model, p, &l->apart.watch, err));
     }
     return TITAN_OK;
@@ -273,11 +271,12 @@ titan_status load_state(struct train_state *state, struct load_source *source, c
     if (!l->path || !l->host)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     l->n_parameters = layout->model->n_tensors;
+    l->first_bias = layout->n_specs;
     if (source->from == LOAD_WEIGHTS)
         TRY(model_open(&layout->model->dims, &l->model, err));
-    TRY(layout_specs(layout->model, &l->specs, &l->n_specs, err));
-    TRY(layout_slices(layout, state->rank, l->host, l->host + 3 * state->total, NULL, NULL, &l->slices, &l->n_slices,
-                      err));
+    TRY(layout_specs(layout, &l->specs, &l->n_specs, err));
+    TRY(layout_slices(layout, state->rank, l->host, l->host + layout_state(layout, state->rank), NULL, NULL, &l->slices,
+                      &l->n_slices, err));
 
     const titan_status status = apart_run(&l->apart, limit, err);
     if (status == TITAN_ETIMEDOUT)

@@ -45,6 +45,15 @@ int manifest_find_tensor(const struct manifest *m, const char *name)
     return -1;
 }
 
+static bool has_optimizer_tensors(const struct manifest *m)
+{
+    bool found = false;
+
+    for (int i = 0; i < m->ntensors; i++)
+        found = found || strncmp(m->tensors[i].name, "optim.", 6) == 0;
+    return found;
+}
+
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static int count_members(const struct json *list)
@@ -301,9 +310,9 @@ titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, 
         return titan_fail(err, TITAN_ENOMEM, "no memory for the lists of a manifest");
     for (const struct json *t = tensors->first; t; t = t->next)
         TRY(parse_tensor(t, ret, &ret->tensors[ret->ntensors++], err));
-    ret->info.model_only = true;
+    /* "none": the optimizer keeps no tensors */
+    ret->info.model_only = !has_optimizer_tensors(ret) && !json_get(root, "optimizer");
     for (int i = 0; i < ret->ntensors; i++) {
-        ret->info.model_only = ret->info.model_only && strncmp(ret->tensors[i].name, "optim.", 6) != 0;
         ret->info.biases = ret->info.biases || strstr(ret->tensors[i].name, ".moe.expert_bias");
     }
     for (const struct json *f = files->first; f; f = f->next) {
@@ -535,6 +544,8 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     json_put_uint(&w, "tokens", m->info.tokens);
     json_put_int(&w, "world", m->info.world);
     json_put_uint(&w, "skipped_steps", m->info.skipped.total);
+    if (!m->info.model_only && !has_optimizer_tensors(m))
+        json_put_string(&w, "optimizer", "none");
     if (m->info.skipped.first != 0) {
         json_begin_object(&w, "skipped");
         json_put_uint(&w, "in_a_row", m->info.skipped.in_a_row);

@@ -55,11 +55,11 @@ titan_status trained_load(const struct trained *t, int first, int n, float *out,
 
 titan_status trained_load_biases(const struct trained *t, float *out, struct titan_error *err)
 {
-    const int before = 3 * t->model->n_tensors; /* parameters and moments */
+    const int before = t->model->n_tensors;
     _cleanup_free_ struct tensor_spec *specs = NULL;
     int n;
 
-    TRY(layout_specs(t->model, &specs, &n, err));
+    TRY(layout_weight_specs(t->model, &specs, &n, err));
     titan_assert(n >= before);
     _cleanup_free_ struct shard_slice *slices = calloc((size_t)(n - before) + 1, sizeof *slices);
     if (!slices)

@@ -79,7 +79,7 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
     TRY(snapshot_open(w->opt.memory_of, state_copy_bytes(l, w->opt.rank, types), snapshot_available, &w->snapshot,
                       err));
     char *const host = snapshot_memory(w->snapshot);
-    TRY(layout_specs(l->model, &w->all.specs, &w->all.n_specs, err));
+    TRY(layout_specs(l, &w->all.specs, &w->all.n_specs, err));
     TRY(layout_owned_slices(l, w->opt.rank, NULL, NULL, &w->all.slices, &w->all.n_slices, err));
     for (int i = 0; i < w->all.n_slices; i++) {
         enum dtype type;
@@ -87,25 +87,24 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
         w->all.slices[i].bf16 = type == DTYPE_BF16;
     }
 
-    /* Builds the contents for weights only. Specs are n parameters, their two moments, then biases. */
-    const int n = l->model->n_tensors;
+    /* Builds the contents for weights only. */
     const struct contents *const all = &w->all;
     struct contents *const ret = &w->weights;
-    titan_assert(all->n_specs >= 3 * n);
+    const int kept = l->n_specs - l->model->n_tensors; /* specs of the optimizer: behind the parameters */
     ret->specs = calloc((size_t)all->n_specs + 1, sizeof *ret->specs);
     ret->slices = calloc((size_t)all->n_slices + 1, sizeof *ret->slices);
     if (!ret->specs || !ret->slices)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     for (int i = 0; i < all->n_specs; i++)
-        if (i < n || i >= 3 * n)
+        if (!layout_spec_is_kept(l, i))
             ret->specs[ret->n_specs++] = all->specs[i];
-    titan_assert(ret->n_specs == all->n_specs - 2 * n);
+    titan_assert(ret->n_specs == all->n_specs - kept);
     for (int i = 0; i < all->n_slices; i++) {
         const int spec = all->slices[i].tensor;
-        if (spec >= n && spec < 3 * n)
+        if (layout_spec_is_kept(l, spec))
             continue;
         ret->slices[ret->n_slices] = all->slices[i];
-        ret->slices[ret->n_slices++].tensor = spec < n ? spec : spec - 2 * n;
+        ret->slices[ret->n_slices++].tensor = layout_spec_is_bias(l, spec) ? spec - kept : spec;
     }
     return TITAN_OK;
 }
@@ -467,7 +466,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     struct contents *const c = w->info.model_only ? &w->weights : &w->all;
     const int n = w->opt.layout->model->n_tensors;
     for (int i = 0; i < c->n_specs; i++) {
-        const bool moment = !w->info.model_only && i >= n && i < 3 * n;
+        const bool moment = !w->info.model_only && layout_spec_is_kept(w->opt.layout, i);
         const enum dtype kept = i < n ? state->types.master : moment ? state->types.moment : DTYPE_F32;
         const char *const own = kept == DTYPE_BF16 ? "BF16" : "F32";
         (void)snprintf(c->specs[i].dtype, sizeof c->specs[i].dtype, "%s", w->info.dtype[0] ? w->info.dtype : own);

@@ -17,7 +17,7 @@
  * - An operation returns a status only for errors known when it is enqueued (TITAN_EINVAL for shapes, TITAN_EDEVICE for
  *   a failed launch). A later failure is sticky on its stream: the stream skips later operations, a wait on its events
  *   passes the failure on, stream_sync returns it, and stream_clear forgets it. A GPU cannot take back operations that
- *   were enqueued before the failure became known. They run on undefined data. Only host calls, adamw, sgd and
+ *   were enqueued before the failure became known. They run on undefined data. Only host calls, update and
  *   router_balance are then skipped on every device.
  *
  * Shape letters: N tokens (= batch rows x sequence), B sequences, T tokens a sequence, C model width, H query heads, K
@@ -33,9 +33,10 @@
 #include "base/error.h"
 #include "base/float8.h"
 #include "base/rng.h"
+#include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 21 /* declarations e2e20e748a576836 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 22 /* declarations b97c7e5e8f59eb8c (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -80,33 +81,44 @@ struct moment_rounding {
     int64_t first, cols, ld, origin; /* elements */
 };
 
-struct adamw_args {
+/* The arithmetic of one update, the same for all its pieces. */
+struct update_args {
+    enum update_rule rule;
     float lr, beta1, beta2, eps, weight_decay;
+    float beta3, alpha; /* RULE_ADEMAMIX */
+    float momentum;     /* RULE_SGD; 0: no state */
+    bool nesterov;
     float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
     float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
-    bool l2;            /* weight decay goes into the gradient: Adam; otherwise it is decoupled: AdamW */
-    /* Types of the master, and of m and v. All are fp32, or only m and v are bf16, or all three are. */
+    bool l2;            /* RULE_ADAMW: weight decay goes into the gradient, as in Adam; otherwise it is decoupled */
+    /* Types of the master, and of the rule's state. All are fp32, or only the state is bf16, or all are bf16. */
     enum dtype master, moment;
     float mean, clip; /* bf16 masters: the two factors of grad_scale */
     struct moment_rounding rounding;
 };
 
 /* The buffers of one of a call's updates. */
-struct adamw_range {
-    void *master, *m, *v;
+struct update_piece {
+    void *master, *state[UPDATE_STATES];
     const float *grad;
     uint16_t *shadow;
     size_t n;
     struct moment_rounding rounding; /* replaces the call's rounding */
 };
 
-/* Whether an update supports this combination of types. */
-static inline bool adamw_types_valid(const struct adamw_args *a, const uint16_t *shadow)
+/* Whether a device updates this piece with these arguments: types, rounding, and the rule's state. */
+static inline bool update_valid(const struct update_args *a, const struct update_piece *p)
 {
+    static const int most[RULE_COUNT] = {[RULE_ADAMW] = 2, [RULE_SGD] = 1, [RULE_LION] = 1, [RULE_ADEMAMIX] = 3};
     const struct moment_rounding *const r = &a->rounding;
-    if (r->random && (a->moment != DTYPE_BF16 || r->first < 0 || r->cols <= 0 || r->ld < r->cols || r->origin < 0))
+    const int states = a->rule >= RULE_COUNT || (a->rule == RULE_SGD && a->momentum == 0.0f) ? 0 : most[a->rule];
+
+    if (a->rule >= RULE_COUNT || (p->n > 0 && states > 0 && !p->state[states - 1]))
         return false;
-    return a->master == DTYPE_BF16 ? a->moment == DTYPE_BF16 && !shadow
+    if (r->random && (a->rule != RULE_ADAMW || a->moment != DTYPE_BF16 || r->first < 0 || r->cols <= 0 ||
+                      r->ld < r->cols || r->origin < 0))
+        return false;
+    return a->master == DTYPE_BF16 ? a->moment == DTYPE_BF16 && !p->shadow
                                    : a->master == DTYPE_F32 && (a->moment == DTYPE_F32 || a->moment == DTYPE_BF16);
 }
 
@@ -346,20 +358,26 @@ struct device_ops {
     titan_status (*weights)(struct stream *s, const struct weights_args *a);
 
     /* --- optimizer ----------------------------------------------------------------------------------------------- */
-    /* AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), decoupled decay, eps outside the square root:
-     *   g = grad*grad_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
-     *   w -= lr * (m/bias1 / (sqrt(v/bias2) + eps) + weight_decay * w)
-     * With l2 this is Adam (Kingma and Ba 2015, arXiv:1412.6980): weight_decay * w is added to g and not in the last
-     * line. master, m and v (n) have the types in args. They are read as fp32, computed in fp32, and rounded to nearest
-     * even when stored; args.rounding may round m and v differently. grad (n) is fp32. With bf16 masters, g is
+    /* Updates elements w of masters, with gradient g = grad*grad_scale, by the rule. u is what is subtracted:
+     *   w -= lr * (u + weight_decay * w)
+     * RULE_ADAMW, state m, v: AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), eps outside the square root:
+     *   m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; u = m/bias1 / (sqrt(v/bias2) + eps)
+     *   With l2 this is Adam (Kingma and Ba 2015, arXiv:1412.6980): weight_decay * w is added to g instead.
+     * RULE_SGD, state b if momentum is not 0 (Sutskever et al. 2013), as PyTorch's; weight_decay * w is added to g:
+     *   b = momentum b + g; u = nesterov ? g + momentum b : b; without momentum u = g
+     * RULE_LION, state m: Lion (Chen et al. 2023, arXiv:2302.06675):
+     *   u = sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g
+     * RULE_ADEMAMIX, state m, v, s: AdEMAMix (Pagliardini et al. 2024, arXiv:2409.03137):
+     *   m, v as AdamW's; s = b3 s + (1-b3) g; u = (m/bias1 + alpha s) / (sqrt(v/bias2) + eps)
+     *
+     * Master and state (n) have the types in args. They are read as fp32, computed in fp32, and rounded to nearest even
+     * when stored; args.rounding may round m and v of RULE_ADAMW at random. grad (n) is fp32. With bf16 masters, g is
      * grad*mean rounded to bf16, then times clip and rounded to bf16, like a gradient of that type. shadow (n) bf16 =
      * the fp32 master rounded to nearest even; NULL = none.
-     * The call updates each of `count` ranges, with few launches where a launch costs time. Ranges do not overlap. The
+     * The call updates each of `count` pieces, with few launches where a launch costs time. Pieces do not overlap. The
      * caller may reuse the array when the call returns. */
-    titan_status (*adamw)(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args);
-    /* w -= lr * (g + weight_decay * w), with g as above. */
-    titan_status (*sgd)(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
-                        const struct adamw_args *args);
+    titan_status (*update)(struct stream *s, const struct update_piece *pieces, int count,
+                           const struct update_args *args);
 
     /* --- ways of products: NULL, all four, where there is one for each ------------------------------------------- */
     /* on: matmul and matmul_f8 also note each product that they carry out. The call forgets earlier notes. */
@@ -383,7 +401,7 @@ struct device_ops {
     X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) \
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(sgd) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(update) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

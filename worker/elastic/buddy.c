@@ -31,8 +31,7 @@ struct buddy {
     int *units, n_units;   /* the owner's units, in the order in which their gradients arrive */
     int expected;          /* units whose gradients are received or waited for in this step */
     float *grads;          /* (copy->total) */
-    void *room;            /* device: gradient, then masters, m and v of the largest unit; NULL: not staged */
-    int64_t room_n;        /* elements of each of the four */
+    void *room;            /* device: gradient, then state of a unit; NULL: not staged */
     struct balance *balances;
     int n_balances;
     float *host_expert_tokens, *expert_tokens; /* (biases) the statistics' counts: on the host, on the device */
@@ -108,14 +107,15 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
                                                         .experts = action_params(p, a)->balance.E,
                                                         .rate = (float)action_params(p, a)->balance.rate};
     }
+    size_t room = 0;
     TRY(b->staged ? b->ops->alloc_host(d->dev, grads, (void **)&b->grads, err)
                   : b->ops->alloc(d->dev, grads, (void **)&b->grads, err));
     for (int i = 0; i < b->n_units; i++) {
-        titan_assert(shard_of(b, b->units[i]) >= 0);
-        b->room_n = MAX(b->room_n, shard_of(b, b->units[i]));
+        const size_t gradient = (size_t)shard_of(b, b->units[i]) * sizeof(float);
+        room = MAX(room, gradient + state_unit_bytes(copy, b->units[i]));
     }
     if (b->staged)
-        TRY(b->ops->alloc(d->dev, (size_t)b->room_n * sizeof(float) + state_bytes(copy, b->room_n), &b->room, err));
+        TRY(b->ops->alloc(d->dev, room, &b->room, err));
     if (biases > 0) {
         TRY(b->ops->alloc_host(d->dev, biases, (void **)&b->host_expert_tokens, err));
         TRY(b->ops->alloc(d->dev, biases, (void **)&b->expert_tokens, err));
@@ -253,11 +253,11 @@ static titan_status exchange(struct buddy *b, const struct train_state *own, cha
     const bool receives_first = b->owner > 0;
 
     if (receives_first)
-        TRY(receive_all(b, copy->values, state_bytes(copy, copy->total), scratch ? scratch + CHUNK : NULL));
-    TRY(send_all(b, own->values, state_bytes(own, own->total), scratch));
+        TRY(receive_all(b, copy->values, state_bytes(copy), scratch ? scratch + CHUNK : NULL));
+    TRY(send_all(b, own->values, state_bytes(own), scratch));
     TRY(failpoint("buddy.seeding", err));
     if (!receives_first)
-        TRY(receive_all(b, copy->values, state_bytes(copy, copy->total), scratch ? scratch + CHUNK : NULL));
+        TRY(receive_all(b, copy->values, state_bytes(copy), scratch ? scratch + CHUNK : NULL));
     if (biases > 0) {
         TRY(send_all(b, own->biases, biases, scratch));
         TRY(receive_all(b, copy->biases, biases, scratch ? scratch + CHUNK : NULL));
@@ -346,7 +346,7 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
     for (int i = 0; i < b->n_units; i++) {
         const int unit = b->units[i];
         const int64_t n = shard_of(b, unit);
-        const size_t bytes = state_bytes(copy, n), grad_bytes = (size_t)n * sizeof(float);
+        const size_t bytes = state_unit_bytes(copy, unit), grad_bytes = (size_t)n * sizeof(float);
         void *const values = state_unit(copy, unit), *const used = b->staged ? (char *)b->room + grad_bytes : values;
         const struct update_range range = {.layout = copy->layout,
                                            .unit = unit,
@@ -354,7 +354,6 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
                                            .values = used,
                                            .grad = b->staged ? b->room : grad_of(b, unit),
                                            .n = n};
-        titan_assert(n <= b->room_n);
         if (b->staged) {
             TRY(b->ops->copy(b->receiving, b->room, grad_of(b, unit), grad_bytes));
             TRY(b->ops->copy(b->receiving, used, values, bytes));

@@ -164,7 +164,8 @@ static titan_status measure_bracket(struct replay *r, struct titan_error *err)
 static titan_status run_step(struct replay *r, uint64_t number, struct titan_error *err)
 {
     const struct exec_batch batch = {.tokens = r->tokens, .counts = r->counts};
-    const struct update update = update_of_recipe(r->options->recipe, 1e-4, number, 1000, 1);
+    const struct update update = update_of_recipe(
+        r->options->recipe, &(struct update_step){.rate = 1e-4, .number = number, .tokens = 1000, .clip = 1});
     const double *statistics = NULL;
 
     TRY(exec_gradients(r->exec, &batch, err));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.c - the optimizer's arithmetic: arguments from the recipe, one call of the device. */
+/* update.c - the optimizers' arithmetic: arguments from the recipe, and few calls of the device. */
 #include "worker/optim/update.h"
 
 #include <math.h>
@@ -8,44 +8,86 @@
 
 #include "base/cleanup.h"
 
-struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double tokens,
-                               double clip)
-{
-    const struct state_types types = state_types_of_recipe(recipe, DTYPE_F32);
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-    titan_assert(number >= 1);
-    titan_assert(learning_rate >= 0);
-    return (struct update){
-        .sgd = strcmp(recipe->optimizer.name, "SGD") == 0,
-        .args = {.lr = (float)learning_rate,
-                 .beta1 = (float)recipe->optimizer.beta1,
-                 .beta2 = (float)recipe->optimizer.beta2,
-                 .eps = (float)recipe->optimizer.eps,
-                 .weight_decay = (float)recipe->optimizer.weight_decay,
-                 .l2 = strcmp(recipe->optimizer.name, "Adam") == 0,
-                 .grad_scale = (float)(clip / tokens),
-                 .bias1 = (float)(1 - pow(recipe->optimizer.beta1, (double)number)),
-                 .bias2 = (float)(1 - pow(recipe->optimizer.beta2, (double)number)),
-                 .master = types.master,
-                 .moment = types.moment,
-                 .mean = (float)(1 / tokens),
-                 .clip = (float)clip,
-                 .rounding = {.random = types.moment == DTYPE_BF16 &&
-                                        strcmp(recipe->optimizer.state_rounding, "stochastic") == 0,
-                              .step = number}},
-        .seed = (uint64_t)recipe->training.seed,
-    };
+/* AdEMAMix's alpha and beta3 grow during its warm-up: alpha linearly, beta3 so that its half-life grows linearly
+ * (arXiv:2409.03137, section 3.1). */
+static void warm_slow_mean(const struct recipe *r, uint64_t number, struct update_args *a)
+{
+    const int64_t all = r->lr_scheduler.total_steps > 0 ? r->lr_scheduler.total_steps : r->training.steps;
+    const double until = (double)(r->optimizer.ademamix.warmup_steps >= 0 ? r->optimizer.ademamix.warmup_steps : all);
+    const double x = until > 0 ? (double)number / until : 1;
+    const double from = log(r->optimizer.beta1), to = log(r->optimizer.ademamix.beta3);
+
+    a->alpha = (float)(r->optimizer.ademamix.alpha * fmin(x, 1));
+    a->beta3 =
+        (float)(x >= 1 || to == 0 ? r->optimizer.ademamix.beta3
+                                  : fmin(exp(from * to / ((1 - x) * to + x * from)), r->optimizer.ademamix.beta3));
 }
 
-#define TOGETHER 64 /* ranges in one call of the device */
+static struct update_args group_args(const struct recipe *r, int group, const struct update_step *step)
+{
+    const struct optimizer *o = group == PARAMS_REST ? optimizer_of_rest(r) : optimizer_of_matrices(r);
+    const struct state_types types = state_types_of_recipe(r, DTYPE_F32);
+    const double decay = group == PARAMS_REST && r->optimizer.rest_weight_decay >= 0 ? r->optimizer.rest_weight_decay
+                                                                                     : r->optimizer.weight_decay;
+    const double peak = group == PARAMS_REST && r->optimizer.rest_lr >= 0 ? r->optimizer.rest_lr : r->optimizer.lr;
+    struct update_args a = {
+        .rule = o->rule,
+        .lr = (float)(peak * step->rate),
+        .beta1 = (float)r->optimizer.beta1,
+        .beta2 = (float)r->optimizer.beta2,
+        .eps = (float)r->optimizer.eps,
+        .weight_decay = (float)decay,
+        .momentum = (float)r->optimizer.sgd.momentum,
+        .nesterov = r->optimizer.sgd.nesterov,
+        .grad_scale = (float)(step->clip / step->tokens),
+        .bias1 = (float)(1 - pow(r->optimizer.beta1, (double)step->number)),
+        .bias2 = (float)(1 - pow(r->optimizer.beta2, (double)step->number)),
+        .l2 = strcmp(o->name, "Adam") == 0,
+        .master = types.master,
+        .moment = types.moment,
+        .mean = (float)(1 / step->tokens),
+        .clip = (float)step->clip,
+        .rounding = {.random = types.moment == DTYPE_BF16 && strcmp(r->optimizer.state_rounding, "stochastic") == 0,
+                     .step = step->number}};
 
-/* AdamW ranges that are not enqueued yet. */
+    if (o->rule == RULE_ADEMAMIX)
+        warm_slow_mean(r, step->number, &a);
+    return a;
+}
+
+struct update update_of_recipe(const struct recipe *recipe, const struct update_step *step)
+{
+    const struct optimizer *const of[] = {optimizer_of_matrices(recipe), optimizer_of_rest(recipe)};
+    const struct state_kinds kinds = optimizer_kinds(recipe);
+    struct update u = {.seed = (uint64_t)recipe->training.seed};
+
+    titan_assert(step->number >= 1 && step->rate >= 0);
+    for (int g = 0; g < PARAMS_GROUPS; g++) {
+        u.args[g] = group_args(recipe, g, step);
+        for (int i = 0; i < UPDATE_STATES; i++) {
+            u.kind[g][i] = -1;
+            for (int k = 0; k < kinds.n && i < optimizer_states(of[g], recipe); k++)
+                if (strcmp(kinds.name[k], of[g]->states[i]) == 0)
+                    u.kind[g][i] = k;
+        }
+    }
+    u.alike = of[0] == of[1] && u.args[0].lr == u.args[1].lr && u.args[0].weight_decay == u.args[1].weight_decay;
+    return u;
+}
+
+/* --- ranges ------------------------------------------------------------------------------------------------------- */
+
+#define TOGETHER 64 /* pieces in one call of the device */
+
+/* Pieces of a group that are not enqueued yet. */
 struct gathered {
-    const struct adamw_args *args;
+    const struct update_args *args;
     const struct device_ops *ops;
     struct stream *s;
     int n;
-    struct adamw_range ranges[TOGETHER];
+    struct update_piece pieces[TOGETHER];
 };
 
 static titan_status enqueue(struct gathered *g)
@@ -53,91 +95,125 @@ static titan_status enqueue(struct gathered *g)
     const int n = g->n;
 
     g->n = 0;
-    return n == 0 ? TITAN_OK : g->ops->adamw(g->s, g->ranges, n, g->args);
+    return n == 0 ? TITAN_OK : g->ops->update(g->s, g->pieces, n, g->args);
 }
 
-/* Gathers elements [at, at + n) of an update's range, all rounded in the same way. */
-static titan_status gather(struct gathered *g, const struct update_range *range, uint16_t *shadow, int64_t at,
-                           int64_t n, const struct moment_rounding *rounding)
+static titan_status gather(struct gathered *g, const struct update_piece *piece)
 {
-    const size_t master = dtype_bytes(g->args->master), moment = dtype_bytes(g->args->moment);
-    char *const w = range->values, *const m = w + (size_t)range->n * master, *const v = m + (size_t)range->n * moment;
-
-    titan_assert(at >= 0 && n >= 0 && at + n <= range->n);
     if (g->n == TOGETHER)
         TRY(enqueue(g));
-    g->ranges[g->n++] = (struct adamw_range){.master = w + (size_t)at * master,
-                                             .m = m + (size_t)at * moment,
-                                             .v = v + (size_t)at * moment,
-                                             .grad = range->grad + at,
-                                             .shadow = shadow ? shadow + at : NULL,
-                                             .n = (size_t)n,
-                                             .rounding = *rounding};
+    g->pieces[g->n++] = *piece;
     return TITAN_OK;
 }
 
-/* Gathers a range parameter by parameter. Each parameter has its own random numbers, the same for any cut of the
- * parameter. Elements between parameters stay unchanged. */
-static titan_status gather_parameters(struct gathered *g, const struct update *update, const struct update_range *range,
-                                      uint16_t *shadow)
+/* The whole range of a unit as one piece: all tensors have all kinds of state. */
+static struct update_piece whole_piece(const struct update *u, const struct update_range *r, uint16_t *shadow)
 {
-    const struct layout *const l = range->layout;
-    const struct model_unit *const unit = &l->model->units[range->unit];
-    const int64_t begin = layout_begin(l, range->unit, range->rank), end = begin + range->n;
+    const struct update_args *const a = &u->args[0];
+    char *const kinds = (char *)r->values + (size_t)r->n * dtype_bytes(a->master);
+    struct update_piece piece = {
+        .master = r->values, .grad = r->grad, .shadow = shadow, .n = (size_t)r->n, .rounding = a->rounding};
 
-    for (int t = unit->first_tensor; t < unit->first_tensor + unit->n_tensors; t++) {
-        const struct model_tensor *const tensor = &l->model->tensors[t];
-        const struct local_tensor *const local = &l->tensors[t];
-        const int64_t from = MAX(begin, local->offset), to = MIN(end, local->offset + local->rows * local->cols);
-        const int64_t width = tensor->ndim > 1 ? tensor->shape[1] : tensor->numel;
-        const int64_t stretch = layout_stretch(l, t) * local->cols;
-        struct moment_rounding rounding = update->args.rounding;
-        char name[sizeof tensor->name + 16];
-        (void)snprintf(name, sizeof name, "rounding.%s", tensor->name);
-        rounding.key = rng_key(update->seed, name);
-        rounding.cols = local->cols;
-        rounding.ld = width;
-        for (int64_t at = from, next; at < to; at = next) {
-            const int64_t first = (at - local->offset) / stretch * stretch;
-            int64_t row, col;
-            next = MIN(to, local->offset + first + stretch);
-            layout_origin(l, t, range->rank, first / local->cols, &row, &col);
-            rounding.first = at - local->offset - first;
-            rounding.origin = row * width + col;
-            TRY(gather(g, range, shadow, at - begin, next - at, &rounding));
-        }
+    for (int i = 0; i < UPDATE_STATES; i++)
+        if (u->kind[0][i] >= 0)
+            piece.state[i] = kinds + (size_t)(u->kind[0][i] * r->n) * dtype_bytes(a->moment);
+    return piece;
+}
+
+/* Gathers a range's part of one parameter. Each parameter has its own random numbers, the same for any cut of the
+ * parameter. Elements between parameters stay unchanged. */
+static titan_status gather_tensor(struct gathered *gathered, const struct update *u, int tensor,
+                                  const struct update_range *r, uint16_t *shadow)
+{
+    const struct layout *const l = r->layout;
+    const struct model_tensor *const t = &l->model->tensors[tensor];
+    const struct local_tensor *const local = &l->tensors[tensor];
+    const int group = model_is_layer_matrix(l->model, tensor) ? PARAMS_MATRICES : PARAMS_REST;
+    const struct update_args *const a = &u->args[group];
+    const int64_t begin = layout_begin(l, r->unit, r->rank), end = begin + r->n;
+    const int64_t from = MAX(begin, local->offset), to = MIN(end, local->offset + local->rows * local->cols);
+    const size_t master = dtype_bytes(a->master), moment = dtype_bytes(a->moment);
+    char *const values = r->values, *state[UPDATE_STATES] = {0};
+
+    if (from >= to)
+        return TITAN_OK;
+    for (int i = 0; i < UPDATE_STATES && u->kind[group][i] >= 0; i++) {
+        int64_t place = layout_place(l, tensor, r->rank, u->kind[group][i]);
+        for (int k = 0; k < u->kind[group][i]; k++)
+            place += l->units[r->unit].span[k];
+        state[i] = values + (size_t)r->n * master + (size_t)place * moment;
+    }
+    struct moment_rounding rounding = a->rounding;
+    const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
+    const int64_t stretch = a->rounding.random ? layout_stretch(l, tensor) * local->cols : to - local->offset;
+    char name[sizeof t->name + 16];
+    (void)snprintf(name, sizeof name, "rounding.%s", t->name);
+    if (rounding.random)
+        rounding.key = rng_key(u->seed, name);
+    rounding.cols = local->cols;
+    rounding.ld = width;
+    for (int64_t at = from, next; at < to; at = next) {
+        const int64_t first = (at - local->offset) / stretch * stretch;
+        int64_t row = 0, col = 0;
+        next = MIN(to, local->offset + first + stretch);
+        if (rounding.random)
+            layout_origin(l, tensor, r->rank, first / local->cols, &row, &col);
+        rounding.first = at - local->offset - first;
+        rounding.origin = row * width + col;
+        struct update_piece piece = {.master = values + (size_t)(at - begin) * master,
+                                     .grad = r->grad + (at - begin),
+                                     .shadow = shadow ? shadow + (at - begin) : NULL,
+                                     .n = (size_t)(next - at),
+                                     .rounding = rounding};
+        for (int i = 0; i < UPDATE_STATES; i++)
+            piece.state[i] = state[i] ? state[i] + (size_t)(at - from) * moment : NULL;
+        TRY(gather(&gathered[group], &piece));
     }
     return TITAN_OK;
+}
+
+/* Makes the shard from the masters, if it is neither the masters themselves nor written with them. */
+static titan_status make_shard(const struct update_range *range, enum dtype master, const struct device_ops *ops,
+                               enum dtype dt, struct stream *s)
+{
+    if (!range->shard || range->shard == range->values)
+        return TITAN_OK;
+    if (dt != master)
+        return ops->cast(s, range->shard, dt, range->values, master, (size_t)range->n);
+    return ops->copy(s, range->shard, range->values, (size_t)range->n * dtype_bytes(dt));
 }
 
 titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,
                           const struct device_ops *ops, enum dtype dt, struct stream *s)
 {
-    const struct adamw_args *const a = &update->args;
-    const bool shadows = dt == DTYPE_BF16 && a->master == DTYPE_F32;
-    struct gathered g = {.args = a, .ops = ops, .s = s};
+    const struct update_args *const a = update->args;
+    const bool shadows = dt == DTYPE_BF16 && a->master == DTYPE_F32, whole = update->alike && !a->rounding.random;
+    struct gathered gathered[PARAMS_GROUPS];
 
     titan_assert(dt == DTYPE_F32 || dt == DTYPE_BF16);
+    for (int g = 0; g < PARAMS_GROUPS; g++) {
+        gathered[g].args = &a[g];
+        gathered[g].ops = ops;
+        gathered[g].s = s;
+        gathered[g].n = 0;
+    }
     for (int i = 0; i < count; i++) {
         const struct update_range *const r = &ranges[i];
         uint16_t *const shadow = shadows ? r->shard : NULL;
         titan_assert(r->values && r->grad && r->n >= 0);
-        titan_assert(r->layout || !a->rounding.random);
-        if (update->sgd)
-            TRY(ops->sgd(s, r->values, r->grad, shadow, (size_t)r->n, a));
-        else if (a->rounding.random)
-            TRY(gather_parameters(&g, update, r, shadow));
-        else
-            TRY(gather(&g, r, shadow, 0, r->n, &a->rounding));
-    }
-    TRY(enqueue(&g));
-    /* Makes the shards from the masters, where they are neither the masters themselves nor written with them. */
-    for (int i = 0; i < count && !shadows; i++) {
-        const struct update_range *const r = &ranges[i];
-        if (!r->shard || r->shard == r->values)
+        titan_assert(r->layout || whole);
+        if (whole) {
+            const struct update_piece piece = whole_piece(update, r, shadow);
+            TRY(gather(&gathered[0], &piece));
             continue;
-        TRY(dt != a->master ? ops->cast(s, r->shard, dt, r->values, a->master, (size_t)r->n)
-                            : ops->copy(s, r->shard, r->values, (size_t)r->n * dtype_bytes(dt)));
+        }
+        const struct model_unit *const unit = &r->layout->model->units[r->unit];
+        for (int t = unit->first_tensor; t < unit->first_tensor + unit->n_tensors; t++)
+            TRY(gather_tensor(gathered, update, t, r, shadow));
     }
+    for (int g = 0; g < PARAMS_GROUPS; g++)
+        TRY(enqueue(&gathered[g]));
+    for (int i = 0; i < count && !shadows; i++)
+        TRY(make_shard(&ranges[i], a->master, ops, dt, s));
     return TITAN_OK;
 }

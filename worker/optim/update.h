@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.h - one optimizer update: Adam, AdamW or SGD on a range of masters. */
+/* update.h - one step's update of the parameters, by the rules of the run's optimizers (base/optimizers.h). */
 #ifndef TITAN_WORKER_OPTIM_UPDATE_H
 #define TITAN_WORKER_OPTIM_UPDATE_H
 
@@ -8,18 +8,22 @@
 #include "worker/program/state_types.h"
 #include "worker/tensor/layout.h"
 
-/* The arithmetic of one update, the same for every range of the model. */
+/* Parameters with one arithmetic: matrices of layers, and the rest (base/optimizers.h). */
+enum { PARAMS_MATRICES, PARAMS_REST, PARAMS_GROUPS };
+
+/* The arithmetic of one step's update, the same for every range of the model. */
 struct update {
-    bool sgd;               /* SGD; otherwise Adam or AdamW, depending on args.l2 */
-    struct adamw_args args; /* .rounding has only random and step; the range gives the parameter's values */
-    uint64_t seed;          /* seed of the rounding */
+    struct update_args args[PARAMS_GROUPS]; /* .rounding has only random and step; the range gives the rest */
+    int kind[PARAMS_GROUPS][UPDATE_STATES]; /* which of the layout's kinds each state of a group's rule is; -1: none */
+    bool alike;                             /* both groups have the same arithmetic and kinds */
+    uint64_t seed;                          /* seed of the rounding */
 };
 
 /* The elements that an update changes: a rank's range of a unit, n elements. */
 struct update_range {
-    const struct layout *layout; /* NULL = unknown; allowed if moments are not rounded at random */
+    const struct layout *layout; /* NULL = unknown; allowed for groups alike, moments not rounded at random */
     int unit, rank;
-    void *values; /* masters, m and v, n each, one after the other, in the recipe's types (state_types.h) */
+    void *values; /* masters (n), then the unit's kinds of state, in the recipe's types (state_types.h) */
     /* The shard is in the compute type. It may be the masters themselves, if the masters have that type. NULL = no
      * shard. */
     void *shard;
@@ -27,10 +31,14 @@ struct update_range {
     int64_t n;
 };
 
-/* Makes a recipe's update. number: number of updates so far, this one included, from 1 (skipped steps do not count).
- * The summed gradient is divided by tokens and multiplied by clip. */
-struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double tokens,
-                               double clip);
+/* What an update depends on besides the recipe. */
+struct update_step {
+    double rate;     /* factor on the peak learning rates (base/learning_rate.h) */
+    uint64_t number; /* of updates so far, this one included, from 1; skipped steps do not count */
+    double tokens;   /* the summed gradient is divided by them */
+    double clip;     /* and multiplied by this */
+};
+struct update update_of_recipe(const struct recipe *recipe, const struct update_step *step);
 /* Enqueues the update of all elements of count ranges, as one call if the device has such a call. dt: type of the
  * shards. */
 titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,

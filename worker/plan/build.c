@@ -863,8 +863,8 @@ static titan_status build(struct builder *b, struct titan_error *err)
         if (!unit_is_mine(b, u))
             continue;
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-        b->units[u].state = emit_buffer(&b->e, b->opt->offload ? BUF_STATE_HOST : BUF_STATE, "state",
-                                        (size_t)shard * builder_state_bytes(b));
+        b->units[u].state =
+            emit_buffer(&b->e, b->opt->offload ? BUF_STATE_HOST : BUF_STATE, "state", builder_state_bytes(b, u));
         b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
     }
     statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);

@@ -87,12 +87,13 @@ static inline int unit_group_size(const struct builder *b, int unit)
 {
     return mesh_group_size(&b->layout->mesh, b->layout->units[unit].group);
 }
-/* Bytes of the state's buffer for each parameter: master and moments, or the moments alone where the shard is the
- * masters. */
-static inline size_t builder_state_bytes(const struct builder *b)
+/* Bytes of a unit's state buffer: masters and kinds of state, or these alone where the shard is the masters. */
+static inline size_t builder_state_bytes(const struct builder *b, int unit)
 {
     const struct state_types types = b->opt->types;
-    return state_types_bytes(types) - (!b->opt->offload && types.master == b->opt->dt ? dtype_bytes(types.master) : 0);
+    const bool shared = !b->opt->offload && types.master == b->opt->dt;
+
+    return state_types_bytes(types, shared ? 0 : b->layout->units[unit].shard, layout_unit_kept(b->layout, unit));
 }
 /* Sets the stamp of the actions that are written next. */
 static inline void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot)

@@ -299,10 +299,10 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 
 /* --- the end of the step ------------------------------------------------------------------------------------------ */
 
-/* Masters and moments as a matrix with a row for each byte of a parameter's state. */
+/* A unit's state as bytes. */
 static struct tensor state_of(const struct builder *b, int unit, int buffer)
 {
-    return tensor_at(buffer, 0, DTYPE_U8, (int64_t)builder_state_bytes(b), b->layout->units[unit].shard);
+    return tensor_at(buffer, 0, DTYPE_U8, 1, (int64_t)builder_state_bytes(b, unit));
 }
 
 /* Units that one action updates. */

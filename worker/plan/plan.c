@@ -362,25 +362,26 @@ uint64_t plan_hash(const struct plan *plan, struct program *const *programs)
 size_t plan_copy_bytes(const struct plan *plan)
 {
     const int replicas = mesh_group_size(&plan->mesh, GROUP_REPLICATE);
-    int64_t most = 0;
+    size_t most = 0;
 
     if (!recipe_keeps_copies(plan->opt.recipe, plan->mesh.world, replicas))
         return 0;
     for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
-        most = MAX(most, plan->layout->total[p]);
-    return (size_t)most * (state_types_bytes(plan->build.types) + sizeof(float));
+        most = MAX(most, state_types_bytes(plan->build.types, plan->layout->total[p], plan->layout->kept[p]) +
+                             (size_t)plan->layout->total[p] * sizeof(float));
+    return most;
 }
 
 size_t plan_snapshot_bytes(const struct plan *plan)
 {
-    int64_t most = 0;
+    size_t most = 0;
 
     titan_assert(plan->mesh.size[AXIS_PP] > 0);
     if (!recipe_writes_checkpoints(plan->opt.recipe))
         return 0;
     for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
-        most = MAX(most, plan->layout->total[p]);
-    return (size_t)most * state_types_bytes(plan->build.types);
+        most = MAX(most, state_types_bytes(plan->build.types, plan->layout->total[p], plan->layout->kept[p]));
+    return most;
 }
 
 void plan_free_programs(const struct plan *plan, struct program **programs)

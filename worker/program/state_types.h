@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* state_types.h - element types of a rank's part of the training state.
  *
- * For a range of n parameters the state has n masters, then n first and n second moments, dense. All are fp32, or
- * moments are bf16 (optimizer.state_dtype), or masters as well (training.dtype). A stored value is rounded to nearest
+ * A unit's state has its masters, then the optimizer's kinds of state (tensor/layout.h), dense. All are fp32, or the
+ * kinds are bf16 (optimizer.state_dtype), or masters as well (training.dtype). A stored value is rounded to nearest
  * even. optimizer.state_rounding can have moments rounded at random. All computation with these values is fp32. */
 #ifndef TITAN_WORKER_PROGRAM_STATE_TYPES_H
 #define TITAN_WORKER_PROGRAM_STATE_TYPES_H
@@ -22,10 +22,10 @@ static inline struct state_types state_types_of_recipe(const struct recipe *reci
                                 .moment = recipe_moment_bytes(recipe) == 2 ? DTYPE_BF16 : DTYPE_F32};
 }
 
-/* Bytes of one parameter's master and both moments. */
-static inline size_t state_types_bytes(struct state_types t)
+/* Bytes of n masters and of `kept` elements of the kinds of state. */
+static inline size_t state_types_bytes(struct state_types t, int64_t n, int64_t kept)
 {
-    return dtype_bytes(t.master) + 2 * dtype_bytes(t.moment);
+    return (size_t)n * dtype_bytes(t.master) + (size_t)kept * dtype_bytes(t.moment);
 }
 
 #endif

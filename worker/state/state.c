@@ -25,9 +25,10 @@ titan_status state_open(const struct state_options *o, struct train_state **ret,
     s->offload = o->offload || (o->copy && !o->device->info.host_memory);
     s->copy = o->copy;
     s->total = layout_total(s->layout, s->rank);
+    s->kept = layout_state(s->layout, s->rank) - s->total;
 
     const struct device_handle *const d = s->device;
-    const size_t values = state_bytes(s, s->total), shadow = (size_t)s->total * dtype_bytes(s->types.compute);
+    const size_t values = state_bytes(s), shadow = (size_t)s->total * dtype_bytes(s->types.compute);
     const size_t biases = (size_t)layout_biases(s->layout->model) * sizeof(float);
     titan_status status = s->offload ? d->ops->alloc_host(d->dev, values, &s->values, err)
                                      : d->ops->alloc(d->dev, values, &s->values, err);
@@ -75,33 +76,42 @@ static bool holds_unit(const struct train_state *s, int unit)
     return s->layout->units[unit].pp_rank == mesh_group_rank(&s->layout->mesh, GROUP_PP, s->rank);
 }
 
-size_t state_bytes(const struct train_state *state, int64_t n)
+size_t state_bytes(const struct train_state *state)
 {
-    return (size_t)n * state_types_bytes(state->types);
+    return state_types_bytes(state->types, state->total, state->kept);
+}
+
+size_t state_unit_bytes(const struct train_state *state, int unit)
+{
+    const struct layout *l = state->layout;
+
+    return state_types_bytes(state->types, l->units[unit].shard, layout_unit_kept(l, unit));
 }
 
 void *state_unit(const struct train_state *state, int unit)
 {
-    return (char *)state->values + state_bytes(state, state->layout->units[unit].offset);
+    const struct unit_layout *u = &state->layout->units[unit];
+
+    return (char *)state->values + state_types_bytes(state->types, u->offset, u->kept);
 }
 
 /* Offset of a slice in the values, or in the biases, in bytes. */
 static size_t place_of(const struct layout *l, int rank, struct state_types types, const struct shard_slice *slice,
                        bool *ret_bias, enum dtype *ret_type)
 {
-    const struct model *m = l->model;
-    const int kind = slice->tensor / m->n_tensors; /* masters, m, v, biases */
-
-    *ret_bias = kind >= 3;
-    *ret_type = kind >= 3 ? DTYPE_F32 : kind == 0 ? types.master : types.moment;
-    if (kind >= 3)
-        return (size_t)(slice->at - 3 * layout_total(l, rank)) * sizeof(float);
-    const struct unit_layout *u = &l->units[m->tensors[slice->tensor % m->n_tensors].unit];
-    const int64_t at = slice->at - 3 * u->offset; /* offset in the unit */
-    const size_t masters = (size_t)(kind == 0 ? at : u->shard), moments = (size_t)(kind == 0 ? 0 : at - u->shard);
-    titan_assert(at >= kind * u->shard && at < (kind + 1) * u->shard);
-    return (size_t)u->offset * state_types_bytes(types) + masters * dtype_bytes(types.master) +
-           moments * dtype_bytes(types.moment);
+    *ret_bias = layout_spec_is_bias(l, slice->tensor);
+    *ret_type = DTYPE_F32;
+    if (*ret_bias)
+        return (size_t)(slice->at - layout_state(l, rank)) * sizeof(float);
+    const struct state_spec *spec = &l->specs[slice->tensor];
+    const int unit = l->model->tensors[spec->tensor].unit;
+    const struct unit_layout *u = &l->units[unit];
+    const int64_t at = slice->at - u->offset - u->kept; /* offset in the unit */
+    titan_assert(spec->kind == 0 ? at >= 0 && at < u->shard
+                                 : at >= u->shard && at < u->shard + layout_unit_kept(l, unit));
+    *ret_type = spec->kind == 0 ? types.master : types.moment;
+    return spec->kind == 0 ? state_types_bytes(types, u->offset + at, u->kept)
+                           : state_types_bytes(types, u->offset + u->shard, u->kept + at - u->shard);
 }
 
 void *state_slice(const struct train_state *state, const struct shard_slice *slice, enum dtype *ret_type)
@@ -115,7 +125,9 @@ void *state_slice(const struct train_state *state, const struct shard_slice *sli
 /* Bytes of the values in a copy, rounded up to 64. The biases begin behind them, aligned for floats. */
 static size_t values_in_copy(const struct layout *l, int rank, struct state_types types)
 {
-    return ((size_t)layout_total(l, rank) * state_types_bytes(types) + 63) / 64 * 64;
+    const int64_t n = layout_total(l, rank);
+
+    return (state_types_bytes(types, n, layout_state(l, rank) - n) + 63) / 64 * 64;
 }
 
 size_t state_copy_bytes(const struct layout *layout, int rank, struct state_types types)
@@ -180,7 +192,7 @@ titan_status state_refresh_shadow(struct train_state *state, struct stream *s)
 
 int64_t state_snapshot_size(const struct layout *layout, int rank)
 {
-    return 3 * layout_total(layout, rank) + layout_biases(layout->model);
+    return layout_state(layout, rank) + layout_biases(layout->model);
 }
 
 static void narrow(void *to, const float *from, enum dtype type, int64_t n)
@@ -194,11 +206,11 @@ static void narrow(void *to, const float *from, enum dtype type, int64_t n)
 }
 
 /* A walk over the stored values and, in parallel, over the same values as fp32 on the host. It goes unit by unit:
- * masters, then moments. */
+ * masters, then kinds of state. */
 struct walk {
     const struct train_state *state;
     int unit;
-    bool moments;
+    bool kept;
     int64_t left;      /* elements of this type before the next type */
     const float *from; /* the walk reads `from` or writes `to` */
     float *to;
@@ -206,7 +218,7 @@ struct walk {
 
 static struct walk walk_begin(const struct train_state *state, const float *from, float *to)
 {
-    return (struct walk){.state = state, .unit = -1, .moments = true, .from = from, .to = to};
+    return (struct walk){.state = state, .unit = -1, .kept = true, .from = from, .to = to};
 }
 
 /* Moves on over the next elements of one type, at most `bytes`. Returns their number, and the type in *ret_type. */
@@ -215,13 +227,13 @@ static int64_t walk_on(struct walk *w, size_t bytes, enum dtype *ret_type)
     const struct train_state *s = w->state;
 
     while (w->left == 0) {
-        w->moments = !w->moments;
-        w->unit += !w->moments;
+        w->kept = !w->kept;
+        w->unit += !w->kept;
         titan_assert(w->unit < s->layout->model->n_units);
-        const int64_t shard = holds_unit(s, w->unit) ? s->layout->units[w->unit].shard : 0;
-        w->left = w->moments ? 2 * shard : shard;
+        if (holds_unit(s, w->unit))
+            w->left = w->kept ? layout_unit_kept(s->layout, w->unit) : s->layout->units[w->unit].shard;
     }
-    *ret_type = w->moments ? s->types.moment : s->types.master;
+    *ret_type = w->kept ? s->types.moment : s->types.master;
     const int64_t n = MIN(w->left, (int64_t)(bytes / dtype_bytes(*ret_type)));
     titan_assert(n > 0);
     w->left -= n;
@@ -267,11 +279,11 @@ static titan_status settle(struct train_state *state, struct stream *s, struct t
 
 titan_status state_upload(struct train_state *state, const float *host, struct stream *s, struct titan_error *err)
 {
-    const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
+    const size_t n = (size_t)(state->total + state->kept), biases = (size_t)layout_biases(state->layout->model);
     struct walk w = walk_begin(state, host, NULL);
 
-    TRY(staging_write(state->staging, state->values, state_bytes(state, state->total),
-                      (struct staging_work){fill_values, &w}, s, err));
+    TRY(staging_write(state->staging, state->values, state_bytes(state), (struct staging_work){fill_values, &w}, s,
+                      err));
     titan_assert(w.from == host + n);
     if (state->biases)
         TRY(state->device->ops->copy(s, state->biases, host + n, biases * sizeof *host));
@@ -280,11 +292,11 @@ titan_status state_upload(struct train_state *state, const float *host, struct s
 
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s, struct titan_error *err)
 {
-    const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
+    const size_t n = (size_t)(state->total + state->kept), biases = (size_t)layout_biases(state->layout->model);
     struct walk w = walk_begin(state, NULL, host);
 
-    TRY(staging_read(state->staging, state->values, state_bytes(state, state->total),
-                     (struct staging_work){take_values, &w}, s, err));
+    TRY(staging_read(state->staging, state->values, state_bytes(state), (struct staging_work){take_values, &w}, s,
+                     err));
     titan_assert(w.to == host + n);
     if (state->biases)
         TRY(state->device->ops->copy(s, host + n, state->biases, biases * sizeof *host));
@@ -302,7 +314,7 @@ static void take_bytes(void *arg, void *slice, size_t bytes)
 titan_status state_copy(const struct train_state *state, void *host, size_t pinned, struct stream *s,
                         struct titan_error *err)
 {
-    const size_t values = state_bytes(state, state->total), biases = (size_t)layout_biases(state->layout->model);
+    const size_t values = state_bytes(state), biases = (size_t)layout_biases(state->layout->model);
     const size_t behind = values_in_copy(state->layout, state->rank, state->types);
     char *to = host;
 

@@ -19,11 +19,12 @@ struct train_state {
     const struct device_handle *device; /* borrowed */
     struct layout *layout;              /* owned */
     int rank;
-    int64_t total; /* layout_total */
+    int64_t total; /* masters: layout_total */
+    int64_t kept;  /* elements of the optimizer's kinds of state */
     struct state_types types;
     bool offload;
     bool copy;        /* a copy of another rank's shard, which no computation uses */
-    void *values;     /* (total * state_types_bytes) masters, m and v, unit by unit */
+    void *values;     /* (state_bytes) masters and kinds of state, unit by unit */
     float *biases;    /* (layout_biases); NULL: the model has none */
     void *shadow;     /* (total) types.compute. NULL in a copy, and if the masters themselves are gathered: masters of
                        * that type, not offloaded */
@@ -57,8 +58,8 @@ titan_status state_refresh_shadow(struct train_state *state, struct stream *s) T
 void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, struct skipped_steps skipped);
 /* Counts one more committed step with its tokens; skipped: it made no update. */
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped);
-/* Copies values (3 * total), then biases, into host memory as fp32; waits for the stream. One thread at a time may call
- * this and the functions that fill the state from the host. */
+/* Copies values (layout_state), then biases, into host memory as fp32; waits for the stream. One thread at a time may
+ * call this and the functions that fill the state from the host. */
 titan_status state_snapshot(const struct train_state *state, float *host, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;
 /* The reverse of state_snapshot, shadow included; waits for the stream. */
@@ -75,9 +76,10 @@ size_t state_copy_place(const struct layout *layout, int rank, struct state_type
 /* Number of elements of a snapshot. */
 int64_t state_snapshot_size(const struct layout *layout, int rank);
 
-/* Bytes of the masters and moments of n parameters. */
-size_t state_bytes(const struct train_state *state, int64_t n);
-/* A unit's masters, m and v. */
+/* Bytes of all masters and kinds of state; of a unit's. */
+size_t state_bytes(const struct train_state *state);
+size_t state_unit_bytes(const struct train_state *state, int unit);
+/* A unit's masters, with its kinds of state behind them. */
 void *state_unit(const struct train_state *state, int unit);
 /* Address of a slice of layout_slices in the state, and its stored type. */
 void *state_slice(const struct train_state *state, const struct shard_slice *slice, enum dtype *ret_type);

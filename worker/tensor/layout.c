@@ -173,6 +173,28 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     titan_assert(unit->padded >= unit->numel && unit->whole % unit->block == 0);
     unit->offset = l->total[unit->pp_rank];
     l->total[unit->pp_rank] += unit->shard;
+
+    /* Each kind of state has the same number of elements on all ranks. So ranks of a program class have equal
+     * buffers. */
+    const int end = u->first_tensor + u->n_tensors;
+    for (int i = u->first_tensor; i < end; i++) {
+        l->tensors[i].next = unit->numel;
+        for (int j = u->first_tensor; j < end; j++)
+            if (l->tensors[j].offset > l->tensors[i].offset)
+                l->tensors[i].next = MIN(l->tensors[i].next, l->tensors[j].offset);
+    }
+    unit->kept = l->kept[unit->pp_rank];
+    for (int k = 0; k < l->kinds.n; k++) {
+        int64_t elements = 0;
+        bool all = true;
+        for (int i = u->first_tensor; i < end; i++) {
+            const bool has = layout_kinds(l, i) >> k & 1;
+            elements += has ? l->tensors[i].next - l->tensors[i].offset : 0;
+            all = all && has;
+        }
+        unit->span[k] = all ? unit->shard : MIN(round_up(elements, MODEL_ALIGN), unit->shard);
+        l->kept[unit->pp_rank] += unit->span[k];
+    }
     return TITAN_OK;
 }
 
@@ -188,8 +210,14 @@ static titan_status fill(struct layout *l, const struct layout_options *o, struc
     l->tensors = calloc((size_t)m->n_tensors, sizeof *l->tensors);
     l->first_unit = calloc((size_t)l->stages + 1, sizeof *l->first_unit);
     l->total = calloc((size_t)l->mesh.size[AXIS_PP], sizeof *l->total);
-    if (!l->units || !l->tensors || !l->first_unit || !l->total)
+    l->kept = calloc((size_t)l->mesh.size[AXIS_PP], sizeof *l->kept);
+    l->specs = calloc((size_t)(1 + l->kinds.n) * (size_t)m->n_tensors, sizeof *l->specs);
+    if (!l->units || !l->tensors || !l->first_unit || !l->total || !l->kept || !l->specs)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    for (int kind = 0; kind <= l->kinds.n; kind++)
+        for (int i = 0; i < m->n_tensors; i++)
+            if (kind == 0 || layout_kinds(l, i) >> (kind - 1) & 1)
+                l->specs[l->n_specs++] = (struct state_spec){kind, i};
     for (int i = 0; i < m->n_tensors; i++)
         numel += m->tensors[i].numel;
     l->block = BLOCK_MIN;
@@ -241,6 +269,7 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
     l->stages = stages;
     l->v_order = o->v_order;
     l->canonical = o->canonical;
+    l->kinds = o->kinds;
     const titan_status status = fill(l, o, err);
     if (status != TITAN_OK) {
         layout_close(l);
@@ -253,7 +282,8 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
 titan_status layout_of_recipe(const struct recipe *recipe, const struct model *model, const struct mesh *mesh,
                               struct layout **ret, struct titan_error *err)
 {
-    struct layout_options o = {.model = model, .mesh = *mesh, .canonical = recipe->numerics.canonical};
+    struct layout_options o = {
+        .model = model, .mesh = *mesh, .canonical = recipe->numerics.canonical, .kinds = optimizer_kinds(recipe)};
     const int pp = mesh->size[AXIS_PP];
 
     TRY(recipe_stages(recipe, &o.stages, err));
@@ -286,6 +316,8 @@ void layout_close(struct layout *layout)
     free(layout->units);
     free(layout->tensors);
     free(layout->total);
+    free(layout->kept);
+    free(layout->specs);
     free(layout);
 }
 
@@ -300,6 +332,43 @@ static int pp_rank(const struct layout *l, int rank)
 int64_t layout_total(const struct layout *layout, int rank)
 {
     return layout->total[pp_rank(layout, rank)];
+}
+
+int64_t layout_state(const struct layout *layout, int rank)
+{
+    return layout->total[pp_rank(layout, rank)] + layout->kept[pp_rank(layout, rank)];
+}
+
+int64_t layout_unit_kept(const struct layout *layout, int unit)
+{
+    int64_t n = 0;
+
+    for (int k = 0; k < layout->kinds.n; k++)
+        n += layout->units[unit].span[k];
+    return n;
+}
+
+unsigned layout_kinds(const struct layout *layout, int tensor)
+{
+    return model_is_layer_matrix(layout->model, tensor) ? layout->kinds.matrices : layout->kinds.rest;
+}
+
+int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind)
+{
+    const struct model_unit *u = &layout->model->units[layout->model->tensors[tensor].unit];
+    const struct unit_layout *unit = &layout->units[layout->model->tensors[tensor].unit];
+    const int64_t begin = layout_begin(layout, layout->model->tensors[tensor].unit, rank), end = begin + unit->shard;
+    int64_t place = 0;
+
+    titan_assert(layout_kinds(layout, tensor) >> kind & 1);
+    if (unit->span[kind] == unit->shard)
+        return MAX(layout->tensors[tensor].offset - begin, 0);
+    for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
+        const struct local_tensor *t = &layout->tensors[i];
+        if (t->offset < layout->tensors[tensor].offset && layout_kinds(layout, i) >> kind & 1)
+            place += MAX(MIN(t->next, end) - MAX(t->offset, begin), 0);
+    }
+    return place;
 }
 
 int64_t layout_begin(const struct layout *layout, int unit, int rank)
@@ -406,32 +475,66 @@ int64_t layout_bias_offset(const struct model *model, int layer)
 
 /* --- slices ------------------------------------------------------------------------------------------------------- */
 
-titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n, struct titan_error *err)
+static void tensor_spec(struct tensor_spec *s, const char *kind, const struct model_tensor *t)
 {
-    static const char *const prefix[3] = {"", "optim.m.", "optim.v."};
-    const int n = 3 * model->n_tensors + balanced_layers(model);
-    struct tensor_spec *specs = calloc((size_t)n, sizeof *specs);
+    (void)snprintf(s->name, sizeof s->name, "%s%s%s%.72s", kind ? "optim." : "", kind ? kind : "", kind ? "." : "",
+                   t->name);
+    s->ndim = model_tensor_shape(t, s->shape);
+    s->numel = t->numel;
+}
 
-    if (!specs)
-        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
-    for (int kind = 0; kind < 3; kind++) {
-        for (int i = 0; i < model->n_tensors; i++) {
-            const struct model_tensor *t = &model->tensors[i];
-            struct tensor_spec *s = &specs[kind * model->n_tensors + i];
-            (void)snprintf(s->name, sizeof s->name, "%s%.80s", prefix[kind], t->name);
-            s->ndim = model_tensor_shape(t, s->shape);
-            s->numel = t->numel;
-        }
-    }
+static void bias_specs(struct tensor_spec *ret, const struct model *model)
+{
     for (int i = 0; i < balanced_layers(model); i++) {
-        struct tensor_spec *s = &specs[3 * model->n_tensors + i];
+        struct tensor_spec *s = &ret[i];
         (void)snprintf(s->name, sizeof s->name, "layers.%d.moe.expert_bias", (int)model->dims.n_dense_layers + i);
         s->ndim = 1;
         s->shape[0] = s->numel = model->dims.n_experts;
     }
+}
+
+titan_status layout_specs(const struct layout *layout, struct tensor_spec **ret, int *ret_n, struct titan_error *err)
+{
+    const struct model *m = layout->model;
+    const int n = layout->n_specs + balanced_layers(m);
+    struct tensor_spec *specs = calloc((size_t)n, sizeof *specs);
+
+    if (!specs)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    for (int i = 0; i < layout->n_specs; i++) {
+        const struct state_spec *s = &layout->specs[i];
+        tensor_spec(&specs[i], s->kind == 0 ? NULL : layout->kinds.name[s->kind - 1], &m->tensors[s->tensor]);
+    }
+    bias_specs(specs + layout->n_specs, m);
     *ret = specs;
     *ret_n = n;
     return TITAN_OK;
+}
+
+titan_status layout_weight_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
+                                 struct titan_error *err)
+{
+    const int n = model->n_tensors + balanced_layers(model);
+    struct tensor_spec *specs = calloc((size_t)n, sizeof *specs);
+
+    if (!specs)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    for (int i = 0; i < model->n_tensors; i++)
+        tensor_spec(&specs[i], NULL, &model->tensors[i]);
+    bias_specs(specs + model->n_tensors, model);
+    *ret = specs;
+    *ret_n = n;
+    return TITAN_OK;
+}
+
+bool layout_spec_is_kept(const struct layout *layout, int spec)
+{
+    return spec < layout->n_specs && layout->specs[spec].kind > 0;
+}
+
+bool layout_spec_is_bias(const struct layout *layout, int spec)
+{
+    return spec >= layout->n_specs;
 }
 
 struct collector {
@@ -450,9 +553,10 @@ static bool wanted(const struct collector *c, int unit, enum share share)
            (!c->takes || c->takes(c->arg, unit, share));
 }
 
-/* Adds boxes for the rank's part of a tensor. kind: 0 masters, 1 m, 2 v */
-static void add_tensor(struct collector *c, int kind, int tensor)
+/* Adds boxes for the rank's part of a spec. */
+static void add_spec(struct collector *c, int spec)
 {
+    const int tensor = c->layout->specs[spec].tensor, kind = c->layout->specs[spec].kind;
     const struct layout *l = c->layout;
     const struct model_tensor *of = &l->model->tensors[tensor];
     const struct unit_layout *u = &l->units[of->unit];
@@ -462,9 +566,16 @@ static void add_tensor(struct collector *c, int kind, int tensor)
         return;
     const int64_t begin = layout_begin(l, of->unit, c->rank), stretch = layout_stretch(l, tensor) * t->cols;
     const int64_t to = MIN(begin + u->shard - t->offset, t->rows * t->cols); /* elements of the local part */
-    for (int64_t from = MAX(begin - t->offset, 0), end; from < to; from = end) {
+    const int64_t at_first = MAX(begin - t->offset, 0);
+    if (at_first >= to)
+        return;
+    int64_t place = u->offset + u->kept; /* of the part's first element in the state */
+    place += kind == 0 ? at_first + t->offset - begin : u->shard + layout_place(l, tensor, c->rank, kind - 1);
+    for (int k = 0; k < kind - 1; k++)
+        place += u->span[k];
+    for (int64_t from = at_first, end; from < to; from = end) {
         const int64_t first = from / stretch * stretch;
-        int64_t at = 3 * u->offset + kind * u->shard + (from + t->offset - begin); /* in the state */
+        int64_t at = place + from - at_first;
         struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
         int64_t row, col;
         end = MIN(to, first + stretch);
@@ -473,7 +584,7 @@ static void add_tensor(struct collector *c, int kind, int tensor)
         for (int i = 0; i < n; i++) {
             struct shard_slice *p = &c->slices[c->n++];
             *p = slices[i];
-            p->tensor = kind * l->model->n_tensors + tensor;
+            p->tensor = spec;
             p->row += row;
             p->col += col;
             p->at = at;
@@ -495,22 +606,21 @@ titan_status layout_slices(const struct layout *layout, int rank, float *state, 
     titan_assert(rank >= 0 && rank < layout->mesh.world);
     for (int i = 0; i < model->n_tensors; i++) {
         const int64_t stretch = MAX(layout_stretch(layout, i), 1);
-        stretches += 3 * (size_t)((layout->tensors[i].rows + stretch - 1) / stretch);
+        stretches += (size_t)(1 + layout->kinds.n) * (size_t)((layout->tensors[i].rows + stretch - 1) / stretch);
     }
     c.slices = calloc(stretches * SHARD_SLICES_BETWEEN_MAX + 1, sizeof *c.slices);
     if (!c.slices)
         return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
-    for (int kind = 0; kind < 3; kind++)
-        for (int i = 0; i < model->n_tensors; i++)
-            add_tensor(&c, kind, i);
+    for (int spec = 0; spec < layout->n_specs; spec++)
+        add_spec(&c, spec);
     for (int i = 0; i < balanced_layers(model); i++) {
         const int layer = (int)model->dims.n_dense_layers + i;
         const int64_t offset = layout_bias_offset(model, layer);
         if (wanted(&c, model_layer_unit(model, layer), SHARE_BIAS))
-            c.slices[c.n++] = (struct shard_slice){.tensor = 3 * model->n_tensors + i,
+            c.slices[c.n++] = (struct shard_slice){.tensor = layout->n_specs + i,
                                                    .rows = 1,
                                                    .cols = model->dims.n_experts,
-                                                   .at = 3 * layout_total(layout, rank) + offset,
+                                                   .at = layout_state(layout, rank) + offset,
                                                    .data = biases ? biases + offset : NULL};
     }
     *ret = c.slices;

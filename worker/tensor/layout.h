@@ -9,10 +9,11 @@
  * - fsdp (expert units: expert_shard): the padded flat buffer is cut into equal ranges, one per rank. dp_replicate
  * ranks hold the same.
  *
- * A rank's state consists of the units of its stages. Each unit has the masters of the rank's range, then their m, then
- * their v. They start at element 3 * offset and are `shard` elements each. Seen from the global tensor, a range is a
- * set of boxes (struct shard_slice). One intersection routine (shard_slice_overlap) serves checkpoints, live resharding
- * and export.
+ * A rank's state consists of the units of its stages. Each unit has the masters of the rank's range, then the
+ * optimizer's kinds of state (base/optimizers.h) one after the other. A kind of all the unit's tensors has an element
+ * for each element of the range. A kind of some tensors has elements for these tensors' parts of the range, without the
+ * others. Seen from the global tensor, a range is a set of boxes (struct shard_slice). One intersection routine
+ * (shard_slice_overlap) serves checkpoints, live resharding and export.
  *
  * canonical: ranges are multiples of the unit's block, which depends on the model only. So sums over blocks are the
  * same for every data-parallel degree. Every matrix of an expert starts and ends at a block boundary, so sums over
@@ -21,6 +22,7 @@
 #define TITAN_WORKER_TENSOR_LAYOUT_H
 
 #include "base/error.h"
+#include "base/optimizers.h"
 #include "worker/tensor/mesh.h"
 #include "worker/tensor/model.h"
 #include "worker/tensor/shard_slice.h"
@@ -29,18 +31,26 @@
 struct local_tensor {
     int64_t offset;     /* first element in the unit's flat buffer, the same on all ranks */
     int64_t rows, cols; /* a vector has 1 row */
+    int64_t next;       /* offset of the unit's next tensor, or the unit's numel: gaps belong to the tensor before */
 };
 
 struct unit_layout {
     int stage, pp_rank;
-    int64_t numel;    /* elements of the local flat buffer, up to the end of the last tensor */
-    int64_t whole;    /* first element of the whole tensors; a multiple of block */
-    int64_t shard;    /* elements one rank of the group holds */
-    int64_t padded;   /* shard * group size */
-    int64_t offset;   /* elements of this rank's ranges of earlier units */
-    int64_t block;    /* the layout's block, or a smaller one that divides an expert's matrices */
-    enum group group; /* GROUP_FSDP or GROUP_EXPERT_SHARD */
+    int64_t numel;             /* elements of the local flat buffer, up to the end of the last tensor */
+    int64_t whole;             /* first element of the whole tensors; a multiple of block */
+    int64_t shard;             /* elements one rank of the group holds */
+    int64_t padded;            /* shard * group size */
+    int64_t offset;            /* elements of this rank's ranges of earlier units */
+    int64_t kept;              /* elements of the kinds of state of earlier units */
+    int64_t span[STATE_KINDS]; /* elements of each kind of state of this unit, on every rank */
+    int64_t block;             /* the layout's block, or a smaller one that divides an expert's matrices */
+    enum group group;          /* GROUP_FSDP or GROUP_EXPERT_SHARD */
     enum channel gather, reduce;
+};
+
+/* A global tensor of the state: a parameter (kind 0), or kind kinds.name[kind - 1] of the parameter. */
+struct state_spec {
+    int kind, tensor;
 };
 
 struct layout {
@@ -49,11 +59,15 @@ struct layout {
     int stages;
     bool v_order; /* stage s on rank s mod pp, or in a V (base/schedule.h) */
     bool canonical;
+    struct state_kinds kinds;
     int64_t block;   /* elements */
     int *first_unit; /* [stages + 1]: a stage's units are first_unit[s]..first_unit[s+1] */
     struct unit_layout *units;
     struct local_tensor *tensors; /* per tensor of the model */
-    int64_t *total;               /* [pp]: elements of a rank's state */
+    int64_t *total;               /* [pp]: masters of a rank */
+    int64_t *kept;                /* [pp]: elements of a rank's kinds of state */
+    struct state_spec *specs;     /* [n_specs]: layout_specs() without biases */
+    int n_specs;
 };
 
 struct layout_options {
@@ -63,6 +77,7 @@ struct layout_options {
     bool v_order;
     const int *first_layer; /* [stages + 1], recipe_split_layers; NULL: one stage has all */
     bool canonical;
+    struct state_kinds kinds;
 };
 
 titan_status layout_open(const struct layout_options *options, struct layout **ret,
@@ -77,8 +92,15 @@ int layout_stage_rank(const struct layout *layout, int stage); /* pp rank */
 bool layout_tied_across_ranks(const struct layout *layout);
 /* Is layout_tied_across_ranks() true, and pp_rank the head's? That rank computes with a copy of the matrix. */
 bool layout_copies_table(const struct layout *layout, int pp_rank);
-/* Elements of this rank's state. */
+/* Masters of this rank; elements of its whole state, without biases. */
 int64_t layout_total(const struct layout *layout, int rank);
+int64_t layout_state(const struct layout *layout, int rank);
+/* Elements of a unit's kinds of state on a rank that has the unit. */
+int64_t layout_unit_kept(const struct layout *layout, int unit);
+/* Bits of the kinds of state that a tensor has. */
+unsigned layout_kinds(const struct layout *layout, int tensor);
+/* Where a rank's part of a tensor begins in a kind of its unit's state, in elements from the kind's begin on. */
+int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind);
 /* Number of different local flat buffers of a unit: tp, for expert units ep, or ep * tp if experts are cut.
  * layout_unit_part(): the buffer that a rank has a range of. */
 int layout_unit_parts(const struct layout *layout, int unit);
@@ -101,10 +123,16 @@ int64_t layout_stretch(const struct layout *layout, int tensor);
  * stretch's first row in the local part. */
 void layout_origin(const struct layout *layout, int tensor, int rank, int64_t from, int64_t *ret_row, int64_t *ret_col);
 
-/* Lists the global tensors of the training state: every parameter, then optim.m.NAME, then optim.v.NAME, then expert
- * biases if the model has them. Owned (free). */
-titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
+/* Lists the global tensors of the training state: every parameter, then each kind of state of every parameter that has
+ * it (optim.KIND.NAME), then expert biases if the model has them. Owned (free). */
+titan_status layout_specs(const struct layout *layout, struct tensor_spec **ret, int *ret_n,
                           struct titan_error *err) TITAN_MUST_USE;
+/* Is a spec a parameter's kind of state? Is it a layer's biases? */
+bool layout_spec_is_kept(const struct layout *layout, int spec);
+bool layout_spec_is_bias(const struct layout *layout, int spec);
+/* Lists only the parameters, then the biases. */
+titan_status layout_weight_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
+                                 struct titan_error *err) TITAN_MUST_USE;
 /* Expert biases exist in models with a balance_rate or expert_bias. A layer has n_experts of them. Every rank has room
  * for the biases of all layers. A rank keeps all biases of its own stages: they are not sharded. */
 int64_t layout_biases(const struct model *model);                 /* number of biases; 0: none */
@@ -115,7 +143,7 @@ int64_t layout_bias_offset(const struct model *model, int layer); /* where a lay
  * (also tp or ep ranks), biases (all ranks of a stage). */
 enum share { SHARE_CUT, SHARE_WHOLE, SHARE_BIAS };
 
-/* Lists the slices of the specs that a rank holds, ordered by spec, then by place. state has 3 * layout_total elements,
+/* Lists the slices of the specs that a rank holds, ordered by spec, then by place. state has layout_state elements,
  * biases has layout_biases. With both NULL the slices have no data. A slice's `at` is its element of the state; biases
  * come after the last one. takes: selects slices; NULL: all. Owned (free). */
 titan_status layout_slices(const struct layout *layout, int rank, float *state, float *biases,

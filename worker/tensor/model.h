@@ -134,6 +134,13 @@ static inline bool model_is_expert_bias(const struct model_tensor *tensor)
 {
     return tensor->experts > 0 && tensor->role >= ROLE_W1_BIAS && tensor->role <= ROLE_W2_BIAS;
 }
+/* Is the tensor a matrix of a layer, or of its experts? Embedding, head and routers do not count. */
+static inline bool model_is_layer_matrix(const struct model *model, int tensor)
+{
+    const struct model_tensor *const t = &model->tensors[tensor];
+    return t->ndim == 2 && t->role != ROLE_EMBEDDING && t->role != ROLE_OUTPUT && t->role != ROLE_GATE &&
+           !model_is_expert_bias(t);
+}
 /* Shape of a tensor in a checkpoint: matrices of experts have three dimensions, their biases two. Returns the number of
  * dimensions. */
 int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3]);

@@ -86,7 +86,9 @@ static void test_refused(void **state)
          "\"gpt_oss\", \"glm4_moe\", \"llama3\", \"llama3_moe\", "
          "\"qwen3\" or \"deepseek_v3\""},
         {"[optimizer]\nname = \"Muon\"\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: optimizer.name = \"Muon\" is not supported by this version; use \"AdamW\", \"Adam\" or \"SGD\""},
+         "f.toml:2: optimizer.name = \"Muon\" is not supported by this version; use \"AdamW\", \"Adam\", \"SGD\", "
+         "\"Lion\" or "
+         "\"AdEMAMix\""},
         {"[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: parallelism.context_parallel_load_balance: \"ptrr\" is not supported by this version; use true or "
          "false"},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.c - Adam, AdamW and SGD on fp32 or bf16 masters; fp32 masters may have a bf16 shadow. An update is one pass
+/* optim.c - the rules of updates, on fp32 or bf16 masters; fp32 masters may have a bf16 shadow. An update is one pass
  * over memory. AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 all in bf16),
  * so memory limits its speed. */
 #include <assert.h>
@@ -9,11 +9,8 @@
 #include "worker/device/cpu/arith.h"
 
 struct optim_args {
-    void *master, *m, *v;
-    const float *grad;
-    uint16_t *shadow;
-    size_t n;
-    struct adamw_args adam;
+    struct update_piece piece;
+    struct update_args with;
 };
 static_assert(sizeof(struct optim_args) <= CPU_ARGS_MAX, "optimizer arguments fit a queue slot");
 
@@ -36,158 +33,166 @@ CPU_INLINE float mean_of(float decay, float old, float rest, bool exact)
     return exact ? fmaf(decay, old, rest) : decay * old + rest;
 }
 
-/* of: the range's arguments. The types and with_shadow are constants. random (n): words by which bf16 moments are
- * rounded; the constant NULL: they are rounded to nearest. */
-CPU_INLINE void adamw_elements(const struct optim_args *of, int64_t n, enum dtype wt, enum dtype mt, bool with_shadow,
-                               const uint32_t *random)
+/* Constants of a loop. */
+struct update_form {
+    enum update_rule rule;
+    enum dtype master, moment;
+    bool shadow;
+};
+
+/* random (n): words by which AdamW's bf16 moments are rounded; the constant NULL: state is rounded to nearest. */
+CPU_INLINE void update_elements(const struct update_piece *p, const struct update_args *a, struct update_form form,
+                                const uint32_t *random)
 {
-    const struct adamw_args *a = &of->adam;
-    void *const master = of->master, *const m = of->m, *const v = of->v;
-    const float *const grad = of->grad;
-    uint16_t *const shadow = of->shadow;
+    const enum dtype wt = form.master, mt = form.moment;
+    const enum update_rule rule = form.rule;
+    void *const master = p->master, *const m = p->state[0], *const v = p->state[1], *const slow = p->state[2];
+    const float *const grad = p->grad;
+    uint16_t *const shadow = p->shadow;
     const float b1 = a->beta1, b2 = a->beta2, c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2;
+    const float b3 = a->beta3, c3 = 1.0f - a->beta3, alpha = a->alpha, momentum = a->momentum;
     const float scale = a->grad_scale, mean = a->mean, clip = a->clip, lr = a->lr, eps = a->eps;
-    const float decay = a->l2 ? 0.0f : a->weight_decay, l2 = a->l2 ? a->weight_decay : 0.0f;
+    const bool coupled = rule == RULE_SGD || a->l2, nesterov = a->nesterov, keeps = a->momentum != 0.0f;
+    const float decay = coupled ? 0.0f : a->weight_decay, l2 = coupled ? a->weight_decay : 0.0f;
     const float inv1 = 1.0f / a->bias1, inv2 = 1.0f / a->bias2;
+    const int64_t n = (int64_t)p->n;
+
+    titan_assert(m || (rule == RULE_SGD && !keeps));
+    titan_assert(v || rule == RULE_SGD || rule == RULE_LION);
+    titan_assert(slow || rule != RULE_ADEMAMIX);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float w = load_as_f32(master, i, wt);
-        float g = mean_of(l2, w, gradient_of(grad[i], scale, mean, clip, wt), random != NULL);
-        float mi = mean_of(b1, load_as_f32(m, i, mt), c1 * g, random != NULL);
-        float vi = mean_of(b2, load_as_f32(v, i, mt), c2 * (g * g), random != NULL);
-        w -= lr * (mi * inv1 / (sqrtf(vi * inv2) + eps) + decay * w);
-        if (random) {
-            ((uint16_t *)m)[i] = bf16_from_f32_at_random(mi, random[i]);
-            ((uint16_t *)v)[i] = bf16_from_f32_at_random(vi, random[i] >> 16);
+        float w = load_as_f32(master, i, wt), u;
+        const float g = mean_of(l2, w, gradient_of(grad[i], scale, mean, clip, wt), random != NULL);
+        if (rule == RULE_SGD) {
+            u = g;
+            if (keeps) {
+                const float b = momentum * load_as_f32(m, i, mt) + g;
+                store_f32_as(m, i, mt, b);
+                u = nesterov ? g + momentum * b : b;
+            }
+            w -= lr * u;
+        } else if (rule == RULE_LION) {
+            const float old = load_as_f32(m, i, mt), d = b1 * old + c1 * g;
+            u = d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d; /* 0 and NaN stay */
+            store_f32_as(m, i, mt, b2 * old + c2 * g);
+            w -= lr * (u + decay * w);
         } else {
-            store_f32_as(m, i, mt, mi);
-            store_f32_as(v, i, mt, vi);
+            const float mi = mean_of(b1, load_as_f32(m, i, mt), c1 * g, random != NULL);
+            const float vi = mean_of(b2, load_as_f32(v, i, mt), c2 * (g * g), random != NULL);
+            float numerator = mi * inv1;
+            if (rule == RULE_ADEMAMIX) {
+                const float si = b3 * load_as_f32(slow, i, mt) + c3 * g;
+                store_f32_as(slow, i, mt, si);
+                numerator += alpha * si;
+            }
+            w -= lr * (numerator / (sqrtf(vi * inv2) + eps) + decay * w);
+            if (random) {
+                ((uint16_t *)m)[i] = bf16_from_f32_at_random(mi, random[i]);
+                ((uint16_t *)v)[i] = bf16_from_f32_at_random(vi, random[i] >> 16);
+            } else {
+                store_f32_as(m, i, mt, mi);
+                store_f32_as(v, i, mt, vi);
+            }
         }
         store_f32_as(master, i, wt, w);
-        if (with_shadow)
+        if (form.shadow)
             shadow[i] = bf16_from_f32(w);
     }
 }
 
-CPU_KERNEL static void adamw_range_run(const struct optim_args *a, int64_t n)
+/* Makes the types constants. */
+CPU_INLINE void update_typed(const struct update_piece *p, const struct update_args *a, enum update_rule rule,
+                             const uint32_t *random)
 {
-    if (a->adam.master == DTYPE_BF16)
-        adamw_elements(a, n, DTYPE_BF16, DTYPE_BF16, false, NULL);
-    else if (a->adam.moment == DTYPE_BF16 && a->shadow)
-        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, true, NULL);
-    else if (a->adam.moment == DTYPE_BF16)
-        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, false, NULL);
-    else if (a->shadow)
-        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, true, NULL);
+    if (a->master == DTYPE_BF16)
+        update_elements(p, a, (struct update_form){rule, DTYPE_BF16, DTYPE_BF16, false}, random);
+    else if (a->moment == DTYPE_BF16 && p->shadow)
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_BF16, true}, random);
+    else if (a->moment == DTYPE_BF16)
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_BF16, false}, random);
+    else if (p->shadow)
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, true}, NULL);
     else
-        adamw_elements(a, n, DTYPE_F32, DTYPE_F32, false, NULL);
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, false}, NULL);
 }
 
-CPU_KERNEL static void adamw_range_at_random(const struct optim_args *a, int64_t n, const uint32_t *random)
+#define RULE_KERNEL(name, rule)                                                                                        \
+    CPU_KERNEL static void name(const struct update_piece *p, const struct update_args *a)                             \
+    {                                                                                                                  \
+        update_typed(p, a, rule, NULL);                                                                                \
+    }
+RULE_KERNEL(adamw, RULE_ADAMW)
+RULE_KERNEL(sgd, RULE_SGD)
+RULE_KERNEL(lion, RULE_LION)
+RULE_KERNEL(ademamix, RULE_ADEMAMIX)
+
+static void (*const kernels[RULE_COUNT])(const struct update_piece *p, const struct update_args *a) = {
+    [RULE_ADAMW] = adamw, [RULE_SGD] = sgd, [RULE_LION] = lion, [RULE_ADEMAMIX] = ademamix};
+
+CPU_KERNEL static void adamw_at_random(const struct update_piece *p, const struct update_args *a,
+                                       const uint32_t *random)
 {
-    if (a->adam.master == DTYPE_BF16)
-        adamw_elements(a, n, DTYPE_BF16, DTYPE_BF16, false, random);
-    else if (a->shadow)
-        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, true, random);
-    else
-        adamw_elements(a, n, DTYPE_F32, DTYPE_BF16, false, random);
+    update_typed(p, a, RULE_ADAMW, random);
 }
 
-/* The same arguments from element `begin` on. */
-static struct optim_args from_element(const struct optim_args *a, int64_t begin)
+/* Elements [begin, end) of a piece. */
+static struct update_piece part_of(const struct optim_args *a, int64_t begin, int64_t end)
 {
-    titan_assert(begin >= 0);
-    struct optim_args part = *a;
-    part.master = at_mut(a->master, begin, a->adam.master);
-    part.m = a->m ? at_mut(a->m, begin, a->adam.moment) : NULL;
-    part.v = a->v ? at_mut(a->v, begin, a->adam.moment) : NULL;
-    part.grad = a->grad + begin;
-    part.shadow = a->shadow ? a->shadow + begin : NULL;
-    part.adam.rounding.first += begin;
+    struct update_piece part = a->piece;
+
+    titan_assert(begin >= 0 && begin <= end);
+    part.master = at_mut(part.master, begin, a->with.master);
+    for (int i = 0; i < UPDATE_STATES; i++)
+        part.state[i] = part.state[i] ? at_mut(part.state[i], begin, a->with.moment) : NULL;
+    part.grad += begin;
+    part.shadow = part.shadow ? part.shadow + begin : NULL;
+    part.n = (size_t)(end - begin);
+    part.rounding.first += begin;
     return part;
 }
 
-static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
+/* Writes the random words of n elements, one row of the box at a time. */
+static void random_words(const struct moment_rounding *r, int64_t n, uint32_t *out)
+{
+    titan_assert(r->cols > 0 && r->ld >= r->cols);
+    for (int64_t e = r->first, end = r->first + n; e < end;) {
+        const int64_t count = r->cols == r->ld ? end - e : MIN(end - e, r->cols - e % r->cols);
+        const int64_t place = r->origin + e / r->cols * r->ld + e % r->cols;
+        rng_words(r->key, (uint64_t)place, r->step, (uint64_t)count, out);
+        out += count;
+        e += count;
+    }
+}
+
+static void run_update(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct optim_args *const a = p;
     uint32_t random[RANDOM_CHUNK];
+
     (void)thread;
-    titan_assert(end >= begin && (end == begin || (a->m && a->v)) && adamw_types_valid(&a->adam, a->shadow));
-    if (!a->adam.rounding.random) {
-        const struct optim_args part = from_element(a, begin);
-        adamw_range_run(&part, end - begin);
+    if (!a->piece.rounding.random) {
+        const struct update_piece part = part_of(a, begin, end);
+        kernels[a->with.rule](&part, &a->with);
         return;
     }
-    titan_assert(a->adam.moment == DTYPE_BF16);
-    for (int64_t n; begin < end; begin += n) {
-        n = MIN(end - begin, RANDOM_CHUNK);
-        const struct optim_args part = from_element(a, begin);
-        const struct moment_rounding *const r = &part.adam.rounding;
-        titan_assert(r->cols > 0 && r->ld >= r->cols);
-        /* the random words, one row of the box at a time */
-        for (int64_t done = 0, count; done < n; done += count) {
-            const int64_t e = r->first + done, place = r->origin + e / r->cols * r->ld + e % r->cols;
-            count = r->cols == r->ld ? n : MIN(n - done, r->cols - e % r->cols);
-            rng_words(r->key, (uint64_t)place, r->step, (uint64_t)count, random + done);
-        }
-        adamw_range_at_random(&part, n, random);
+    for (int64_t at = begin; at < end; at += RANDOM_CHUNK) {
+        const struct update_piece part = part_of(a, at, MIN(end, at + RANDOM_CHUNK));
+        random_words(&part.rounding, (int64_t)part.n, random);
+        adamw_at_random(&part, &a->with, random);
     }
 }
 
-/* Ranges run one after the other: each uses all threads, and a call costs almost nothing. */
-titan_status cpu_adamw(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args)
+/* Pieces run one after the other: each uses all threads, and a call costs almost nothing. */
+titan_status cpu_update(struct stream *s, const struct update_piece *pieces, int count, const struct update_args *args)
 {
     titan_assert(count >= 0);
     for (int i = 0; i < count; i++) {
-        const struct adamw_range *const r = &ranges[i];
-        struct optim_args a = {r->master, r->m, r->v, r->grad, r->shadow, r->n, *args};
-        a.adam.rounding = r->rounding;
-        if (!adamw_types_valid(&a.adam, r->shadow))
+        struct optim_args a = {pieces[i], *args};
+        a.with.rounding = pieces[i].rounding;
+        if (!update_valid(&a.with, &pieces[i]))
             return TITAN_EINVAL;
-        TRY(cpu_enqueue_range(s, adamw_range, (int64_t)a.n, GRAIN, &a, sizeof a));
+        TRY(cpu_enqueue_range(s, run_update, (int64_t)a.piece.n, GRAIN, &a, sizeof a));
     }
     return TITAN_OK;
-}
-
-CPU_INLINE void sgd_elements(const struct optim_args *of, int64_t n, enum dtype wt, bool with_shadow)
-{
-    const struct adamw_args *a = &of->adam;
-    void *const master = of->master;
-    const float *const grad = of->grad;
-    uint16_t *const shadow = of->shadow;
-    const float scale = a->grad_scale, mean = a->mean, clip = a->clip, lr = a->lr, decay = a->weight_decay;
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float w = load_as_f32(master, i, wt);
-        w -= lr * (gradient_of(grad[i], scale, mean, clip, wt) + decay * w);
-        store_f32_as(master, i, wt, w);
-        if (with_shadow)
-            shadow[i] = bf16_from_f32(w);
-    }
-}
-
-CPU_KERNEL static void sgd_range_run(const struct optim_args *a, int64_t n)
-{
-    if (a->adam.master == DTYPE_BF16)
-        sgd_elements(a, n, DTYPE_BF16, false);
-    else if (a->shadow)
-        sgd_elements(a, n, DTYPE_F32, true);
-    else
-        sgd_elements(a, n, DTYPE_F32, false);
-}
-
-static void sgd_range(const void *p, int64_t begin, int64_t end, int thread)
-{
-    const struct optim_args part = from_element(p, begin);
-    (void)thread;
-    titan_assert(end >= begin && adamw_types_valid(&part.adam, part.shadow));
-    sgd_range_run(&part, end - begin);
-}
-
-titan_status cpu_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
-                     const struct adamw_args *args)
-{
-    struct optim_args a = {.master = master, .grad = grad, .shadow = shadow, .n = n, .adam = *args};
-    return adamw_types_valid(args, shadow) ? cpu_enqueue_range(s, sgd_range, (int64_t)n, GRAIN, &a, sizeof a)
-                                           : TITAN_EINVAL;
 }

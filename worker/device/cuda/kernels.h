@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/update_rule.h"
 #include "worker/device/operations.h"
 
 #ifdef __cplusplus
@@ -202,16 +203,19 @@ int cuda_matmul_grouped(void *stream, const struct matmul_args *a, bool hopper, 
 int cuda_matmul_grouped_hopper(void *stream, const struct matmul_args *a, const struct grouped_problem *problem);
 
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
-struct adamw_factors {
-    float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, unbias1, unbias2; /* weight_decay or l2 is 0 */
-    float mean, clip;                                                            /* grad_scale is their product */
-    bool bf16_master, bf16_moment;                                               /* otherwise fp32 */
-    bool random_moments; /* bf16 moments are rounded at random, device.h: struct moment_rounding */
+struct update_factors {
+    enum update_rule rule;
+    float lr, beta1, beta2, beta3, alpha, eps, momentum, unbias1, unbias2;
+    float weight_decay, l2;       /* one of them is 0 */
+    float grad_scale, mean, clip; /* grad_scale is the product of the other two */
+    bool nesterov;
+    bool bf16_master, bf16_moment; /* otherwise fp32 */
+    bool random_moments;           /* bf16 moments are rounded at random, device.h: struct moment_rounding */
     uint64_t step;
 };
-#define CUDA_ADAMW_RANGES 32 /* ranges per launch: they are kernel arguments, which are limited to 4 KiB */
-struct adamw_piece {
-    void *master, *m, *v;
+#define CUDA_UPDATE_PIECES 32 /* pieces per launch: they are kernel arguments, which are limited to 4 KiB */
+struct update_part {
+    void *master, *state[UPDATE_STATES];
     const float *grad;
     uint16_t *shadow; /* may be NULL */
     size_t n;
@@ -219,13 +223,12 @@ struct adamw_piece {
     int64_t first, cols, ld, origin;
     unsigned first_block; /* set by the launch */
 };
-struct adamw_pieces {
+struct update_parts {
     int count;
-    struct adamw_piece of[CUDA_ADAMW_RANGES];
+    struct update_part of[CUDA_UPDATE_PIECES];
 };
 /* Changes nothing when *failed (device memory, read once per block) is not 0. */
-int cuda_adamw(void *stream, struct adamw_pieces *pieces, struct adamw_factors factors, const int *failed);
-int cuda_sgd(void *stream, const struct adamw_piece *p, struct adamw_factors factors, const int *failed);
+int cuda_update(void *stream, struct update_parts *parts, const struct update_factors *factors, const int *failed);
 
 #ifdef __cplusplus
 }

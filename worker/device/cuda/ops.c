@@ -353,65 +353,58 @@ titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
     return ENQUEUE(s, "initial values", cuda_weights(s->native, a));
 }
 
-static struct adamw_factors factors_of(const struct adamw_args *args)
+titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces, int count,
+                             const struct update_args *args)
 {
-    return (struct adamw_factors){
+    const bool coupled = args->l2 || args->rule == RULE_SGD;
+    const struct update_factors factors = {
+        .rule = args->rule,
         .lr = args->lr,
         .beta1 = args->beta1,
         .beta2 = args->beta2,
+        .beta3 = args->beta3,
+        .alpha = args->alpha,
         .eps = args->eps,
-        .weight_decay = args->l2 ? 0.0f : args->weight_decay,
-        .l2 = args->l2 ? args->weight_decay : 0.0f,
-        .grad_scale = args->grad_scale,
+        .momentum = args->momentum,
         .unbias1 = 1.0f / args->bias1,
         .unbias2 = 1.0f / args->bias2,
+        .weight_decay = coupled ? 0.0f : args->weight_decay,
+        .l2 = coupled ? args->weight_decay : 0.0f,
+        .grad_scale = args->grad_scale,
         .mean = args->mean,
         .clip = args->clip,
+        .nesterov = args->nesterov,
         .bf16_master = args->master == DTYPE_BF16,
         .bf16_moment = args->moment == DTYPE_BF16,
         .random_moments = args->rounding.random,
         .step = args->rounding.step,
     };
-}
 
-titan_status cuda_ops_adamw(struct stream *s, const struct adamw_range *ranges, int count,
-                            const struct adamw_args *args)
-{
     titan_assert(count >= 0);
     for (int i = 0; i < count; i++) {
-        struct adamw_args with = *args;
-        with.rounding = ranges[i].rounding;
-        if (!adamw_types_valid(&with, ranges[i].shadow) || with.rounding.random != args->rounding.random)
+        struct update_args with = *args;
+        with.rounding = pieces[i].rounding;
+        if (!update_valid(&with, &pieces[i]) || with.rounding.random != args->rounding.random)
             return TITAN_EINVAL;
     }
-    for (int from = 0; from < count; from += CUDA_ADAMW_RANGES) {
-        struct adamw_pieces pieces = {.count = MIN(count - from, CUDA_ADAMW_RANGES)};
-        for (int i = 0; i < pieces.count; i++) {
-            const struct adamw_range *const r = &ranges[from + i];
-            pieces.of[i] = (struct adamw_piece){.master = r->master,
-                                                .m = r->m,
-                                                .v = r->v,
-                                                .grad = r->grad,
-                                                .shadow = r->shadow,
-                                                .n = r->n,
-                                                .key = {r->rounding.key.k[0], r->rounding.key.k[1]},
-                                                .first = r->rounding.first,
-                                                .cols = r->rounding.cols,
-                                                .ld = r->rounding.ld,
-                                                .origin = r->rounding.origin};
+    for (int from = 0; from < count; from += CUDA_UPDATE_PIECES) {
+        struct update_parts parts = {.count = MIN(count - from, CUDA_UPDATE_PIECES)};
+        for (int i = 0; i < parts.count; i++) {
+            const struct update_piece *const p = &pieces[from + i];
+            parts.of[i] = (struct update_part){.master = p->master,
+                                               .state = {p->state[0], p->state[1], p->state[2]},
+                                               .grad = p->grad,
+                                               .shadow = p->shadow,
+                                               .n = p->n,
+                                               .key = {p->rounding.key.k[0], p->rounding.key.k[1]},
+                                               .first = p->rounding.first,
+                                               .cols = p->rounding.cols,
+                                               .ld = p->rounding.ld,
+                                               .origin = p->rounding.origin};
         }
-        TRY(ENQUEUE(s, "AdamW", cuda_adamw(s->native, &pieces, factors_of(args), s->seen)));
+        TRY(ENQUEUE(s, "update", cuda_update(s->native, &parts, &factors, s->seen)));
     }
     return TITAN_OK;
-}
-
-titan_status cuda_ops_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
-                          const struct adamw_args *args)
-{
-    if (!adamw_types_valid(args, shadow))
-        return TITAN_EINVAL;
-    const struct adamw_piece p = {.master = master, .grad = grad, .shadow = shadow, .n = n};
-    return ENQUEUE(s, "SGD", cuda_sgd(s->native, &p, factors_of(args), s->seen));
 }
 
 const struct device_ops cuda_ops = {

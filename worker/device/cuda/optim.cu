@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.cu - Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) and SGD,
- * with masters and moments in fp32 or bf16. On a stream that has failed they change nothing. */
+/* optim.cu - the rules of updates (device.h), with masters and state in fp32 or bf16. On a stream that has failed they
+ * change nothing. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define PHILOX_INLINE __device__ static inline
 #include "base/philox.h"
 
 /* The mean gradient, clipped. With bf16 masters, each of the two products is rounded to bf16. */
-template <typename W> __device__ static float gradient_of(float sum, const struct adamw_factors &a)
+template <typename W> __device__ static float gradient_of(float sum, const struct update_factors &a)
 {
     if (sizeof(W) == sizeof(float))
         return sum * a.grad_scale;
@@ -96,7 +96,7 @@ template <class T> __device__ static inline void four_round(T e[4], const float 
 
 /* The words of elements e to e + 3 of a piece's tensor, if they may come from different calls of Philox. */
 __attribute__((noinline)) __device__ static void four_words_apart(uint32_t ret[4], int64_t e, uint64_t step,
-                                                                  const struct adamw_piece &p)
+                                                                  const struct update_part &p)
 {
     for (int k = 0; k < 4; k++) {
         const int64_t at = p.origin + (p.cols == p.ld ? e + k : (e + k) / p.cols * p.ld + (e + k) % p.cols);
@@ -110,7 +110,8 @@ __attribute__((noinline)) __device__ static void four_words_apart(uint32_t ret[4
 /* The words of elements i to i + 3 of a piece. One call of Philox suffices if the four elements are one aligned group
  * of four in the tensor. That holds if the piece has whole rows of the tensor, or rows that begin and end at multiples
  * of four. */
-__device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_factors &a, const struct adamw_piece &p)
+__device__ static void four_words(uint32_t ret[4], size_t i, const struct update_factors &a,
+                                  const struct update_part &p)
 {
     const int64_t e = p.first + (int64_t)i;
     if (p.cols == p.ld && (p.origin + e) % 4 == 0)
@@ -121,58 +122,91 @@ __device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_
         four_words_apart(ret, e, a.step, p);
 }
 
-/* The moments of four elements. */
-template <class T> struct moments {
-    T m[4], v[4];
+/* The state of four elements. */
+template <class T> struct states {
+    T of[UPDATE_STATES][4];
 };
-__device__ static void round_moments(moments<float> &to, const moments<float> &from, size_t,
-                                     const struct adamw_factors &, const struct adamw_piece &)
+template <int KEPT>
+__device__ static void round_states(states<float> &to, const states<float> &from, size_t, const struct update_factors &,
+                                    const struct update_part &)
 {
     to = from;
 }
-__device__ static void round_moments(moments<bf16> &to, const moments<float> &from, size_t i,
-                                     const struct adamw_factors &a, const struct adamw_piece &p)
+template <int KEPT>
+__device__ static void round_states(states<bf16> &to, const states<float> &from, size_t i,
+                                    const struct update_factors &a, const struct update_part &p)
 {
     uint32_t random[4];
-    if (!a.random_moments) {
-        four_round(to.m, from.m);
-        four_round(to.v, from.v);
+    if (KEPT != 2 || !a.random_moments) {
+        for (int s = 0; s < KEPT; s++)
+            four_round(to.of[s], from.of[s]);
         return;
     }
     four_words(random, i, a, p);
     for (int k = 0; k < 4; k++) {
-        store_at_random(to.m + k, from.m[k], random[k]);
-        store_at_random(to.v + k, from.v[k], random[k] >> 16);
+        store_at_random(to.of[0] + k, from.of[0][k], random[k]);
+        store_at_random(to.of[1] + k, from.of[1][k], random[k] >> 16);
     }
 }
 
-#define PIECE_BLOCK (16 * THREADS) /* elements of a block */
+/* Updates the state of one element by its rule. Returns the step, without decoupled decay. The moments use explicit
+ * fused sums, so the bits are the same on every device (device.h). */
+template <int RULE, int KEPT>
+__device__ static inline float rule_step(const struct update_factors &a, float g, float state[UPDATE_STATES])
+{
+    if (RULE == RULE_SGD) {
+        if (KEPT == 0)
+            return g;
+        state[0] = fmaf(a.momentum, state[0], g);
+        return a.nesterov ? fmaf(a.momentum, state[0], g) : state[0];
+    }
+    const float m = state[0], c1 = 1.0f - a.beta1, c2 = 1.0f - a.beta2;
+    if (RULE == RULE_LION) {
+        const float d = fmaf(a.beta1, m, c1 * g);
+        state[0] = fmaf(a.beta2, m, c2 * g);
+        return d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d;
+    }
+    state[0] = fmaf(a.beta1, m, c1 * g);
+    state[1] = fmaf(a.beta2, state[1], c2 * (g * g));
+    float numerator = state[0] * a.unbias1;
+    if (RULE == RULE_ADEMAMIX) {
+        state[2] = fmaf(a.beta3, state[2], (1.0f - a.beta3) * g);
+        numerator = fmaf(a.alpha, state[2], numerator);
+    }
+    return quotient(numerator, root(state[1] * a.unbias2) + a.eps);
+}
 
-/* Updates elements i to i + 3. m and v use explicit fused sums, so the bits are the same on every device (device.h). */
-template <bool WHOLE, typename W, typename M>
-__device__ static inline void update_four(const struct adamw_piece &p, const struct adamw_factors &a, size_t i,
+#define PART_BLOCK (16 * THREADS) /* elements of a block */
+
+/* Updates elements i to i + 3. */
+template <bool WHOLE, int RULE, int KEPT, typename W, typename M>
+__device__ static inline void update_four(const struct update_part &p, const struct update_factors &a, size_t i,
                                           int64_t left)
 {
     W *const master = (W *)p.master + i;
-    M *const m = (M *)p.m + i, *const v = (M *)p.v + i;
     const four<W> w = four_load<WHOLE>(master, left);
     const four<float> sum = four_load<WHOLE>(p.grad + i, left);
-    const four<M> mi = four_load<WHOLE>(m, left), vi = four_load<WHOLE>(v, left);
-    moments<float> exact;
+    four<M> old[UPDATE_STATES];
+    states<float> exact;
     float next[4];
+    for (int s = 0; s < KEPT; s++)
+        old[s] = four_load<WHOLE>((M *)p.state[s] + i, left);
     for (int j = 0; j < 4; j++) {
         const float x = w.value(j), g = fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
-        exact.m[j] = fmaf(a.beta1, mi.value(j), (1.0f - a.beta1) * g);
-        exact.v[j] = fmaf(a.beta2, vi.value(j), (1.0f - a.beta2) * (g * g));
-        const float step = quotient(exact.m[j] * a.unbias1, root(exact.v[j] * a.unbias2) + a.eps);
+        float state[UPDATE_STATES];
+        for (int s = 0; s < KEPT; s++)
+            state[s] = old[s].value(j);
+        const float step = rule_step<RULE, KEPT>(a, g, state);
+        for (int s = 0; s < KEPT; s++)
+            exact.of[s][j] = state[s];
         next[j] = x - a.lr * (step + a.weight_decay * x);
     }
-    moments<M> rounded;
+    states<M> rounded;
     W ew[4];
-    round_moments(rounded, exact, i, a, p);
+    round_states<KEPT>(rounded, exact, i, a, p);
     four_round(ew, next);
-    four_store<WHOLE>(m, rounded.m, left);
-    four_store<WHOLE>(v, rounded.v, left);
+    for (int s = 0; s < KEPT; s++)
+        four_store<WHOLE>((M *)p.state[s] + i, rounded.of[s], left);
     four_store<WHOLE>(master, ew, left);
     if (p.shadow) {
         bf16 es[4];
@@ -181,77 +215,69 @@ __device__ static inline void update_four(const struct adamw_piece &p, const str
     }
 }
 
-/* A block has elements of one piece; a thread updates four at a time. */
-template <typename W, typename M>
+/* A block has elements of one part; a thread updates four at a time. */
+template <typename W, typename M, int RULE, int KEPT>
 __global__ static void __launch_bounds__(THREADS, 4) /* 64 registers: enough threads, so enough loads in flight */
-    adamw(const __grid_constant__ struct adamw_pieces pieces, struct adamw_factors a, const int *failed)
+    update(const __grid_constant__ struct update_parts parts, struct update_factors a, const int *failed)
 {
     int k = 0;
     if (*failed != 0)
         return;
-    while (k + 1 < pieces.count && blockIdx.x >= pieces.of[k + 1].first_block)
+    while (k + 1 < parts.count && blockIdx.x >= parts.of[k + 1].first_block)
         k++;
-    const struct adamw_piece &p = pieces.of[k];
-    const bool aligned = (((uintptr_t)p.master | (uintptr_t)p.m | (uintptr_t)p.v | (uintptr_t)p.grad) % 16 |
-                          (uintptr_t)p.shadow % 8) == 0;
-    const size_t first = (size_t)(blockIdx.x - p.first_block) * PIECE_BLOCK;
-    const size_t end = first + PIECE_BLOCK < p.n ? first + PIECE_BLOCK : p.n;
+    const struct update_part &p = parts.of[k];
+    uintptr_t places = (uintptr_t)p.master | (uintptr_t)p.grad;
+    for (int s = 0; s < KEPT; s++)
+        places |= (uintptr_t)p.state[s];
+    const bool aligned = (places % 16 | (uintptr_t)p.shadow % 8) == 0;
+    const size_t first = (size_t)(blockIdx.x - p.first_block) * PART_BLOCK;
+    const size_t end = first + PART_BLOCK < p.n ? first + PART_BLOCK : p.n;
     for (size_t i = first + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         const int64_t left = (int64_t)(end - i);
         if (aligned && left >= 4)
-            update_four<true, W, M>(p, a, i, left);
+            update_four<true, RULE, KEPT, W, M>(p, a, i, left);
         else
-            update_four<false, W, M>(p, a, i, left);
+            update_four<false, RULE, KEPT, W, M>(p, a, i, left);
     }
 }
 
-template <typename W, typename M>
-static int launch_adamw(void *stream, unsigned blocks, const struct adamw_pieces &pieces, struct adamw_factors factors,
-                        const int *failed)
+template <typename W, typename M, int RULE, int KEPT>
+static int launch(void *stream, unsigned blocks, const struct update_parts &parts, const struct update_factors &factors,
+                  const int *failed)
 {
-    auto *const kernel = adamw<W, M>;
-    return LAUNCH(kernel, blocks, THREADS, 0, stream, pieces, factors, failed);
+    auto *const kernel = update<W, M, RULE, KEPT>;
+    return LAUNCH(kernel, blocks, THREADS, 0, stream, parts, factors, failed);
 }
 
-int cuda_adamw(void *stream, struct adamw_pieces *pieces, struct adamw_factors factors, const int *failed)
+template <int RULE, int KEPT>
+static int launch_typed(void *stream, unsigned blocks, const struct update_parts &parts,
+                        const struct update_factors &factors, const int *failed)
+{
+    if (factors.bf16_master)
+        return launch<bf16, bf16, RULE, KEPT>(stream, blocks, parts, factors, failed);
+    if (factors.bf16_moment)
+        return launch<float, bf16, RULE, KEPT>(stream, blocks, parts, factors, failed);
+    return launch<float, float, RULE, KEPT>(stream, blocks, parts, factors, failed);
+}
+
+int cuda_update(void *stream, struct update_parts *parts, const struct update_factors *factors, const int *failed)
 {
     unsigned blocks = 0;
-    for (int k = 0; k < pieces->count; k++) {
-        pieces->of[k].first_block = blocks;
-        blocks += (unsigned)((pieces->of[k].n + PIECE_BLOCK - 1) / PIECE_BLOCK);
+    for (int k = 0; k < parts->count; k++) {
+        parts->of[k].first_block = blocks;
+        blocks += (unsigned)((parts->of[k].n + PART_BLOCK - 1) / PART_BLOCK);
     }
     if (blocks == 0)
         return 0;
-    if (factors.bf16_master)
-        return launch_adamw<bf16, bf16>(stream, blocks, *pieces, factors, failed);
-    if (factors.bf16_moment)
-        return launch_adamw<float, bf16>(stream, blocks, *pieces, factors, failed);
-    return launch_adamw<float, float>(stream, blocks, *pieces, factors, failed);
-}
-
-template <typename W>
-__global__ static void __launch_bounds__(THREADS)
-    sgd(W *master, const float *grad, bf16 *shadow, size_t n, struct adamw_factors a, const int *failed)
-{
-    if (*failed != 0)
-        return;
-    for (size_t i = grid_first(); i < n; i += grid_stride()) {
-        const float w = num_load(master + i);
-        const float next = w - a.lr * (gradient_of<W>(grad[i], a) + a.weight_decay * w);
-        num_store(master + i, next);
-        if (shadow)
-            num_store(shadow + i, next);
+    switch (factors->rule) {
+    case RULE_SGD:
+        return factors->momentum == 0.0f ? launch_typed<RULE_SGD, 0>(stream, blocks, *parts, *factors, failed)
+                                         : launch_typed<RULE_SGD, 1>(stream, blocks, *parts, *factors, failed);
+    case RULE_LION:
+        return launch_typed<RULE_LION, 1>(stream, blocks, *parts, *factors, failed);
+    case RULE_ADEMAMIX:
+        return launch_typed<RULE_ADEMAMIX, 3>(stream, blocks, *parts, *factors, failed);
+    default:
+        return launch_typed<RULE_ADAMW, 2>(stream, blocks, *parts, *factors, failed);
     }
-}
-
-int cuda_sgd(void *stream, const struct adamw_piece *p, struct adamw_factors factors, const int *failed)
-{
-    bf16 *const shadow = (bf16 *)p->shadow;
-    if (p->n == 0)
-        return 0;
-    if (factors.bf16_master)
-        return LAUNCH(sgd<bf16>, grid_blocks(p->n), THREADS, 0, stream, (bf16 *)p->master, p->grad, shadow, p->n,
-                      factors, failed);
-    return LAUNCH(sgd<float>, grid_blocks(p->n), THREADS, 0, stream, (float *)p->master, p->grad, shadow, p->n, factors,
-                  failed);
 }

@@ -185,6 +185,8 @@ static void free_cut(struct cut *c)
 
 static char writer[64];
 
+static bool weights_alone; /* what write_cut() writes */
+
 static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char path[PATH_MAX],
                               struct titan_error *err)
 {
@@ -194,7 +196,8 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
                                    .world = c->world,
                                    .recipe_hash = 0xfedcba9876543210,
                                    .skipped = {.total = MIN(step, UINT64_C(2))},
-                                   .recipe = (char *)recipe};
+                                   .recipe = (char *)recipe,
+                                   .model_only = weights_alone};
     struct buf entries[WORLD_MAX] = {0};
     titan_status status = TITAN_OK;
     snprintf(info.owner, sizeof(info.owner), "%s", writer);
@@ -879,8 +882,10 @@ static void test_prune_spares(void **state)
         write_some(s * 10, 1, path);
     /* Without moments a run does not go on. */
     specs[0] = first;
+    weights_alone = true;
     write_some(70, 1, path);
     write_some(80, 1, path);
+    weights_alone = false;
     /* The newest with moments lacks a file's end: the one before can be resumed from. */
     (void)snprintf(file, sizeof file, "%s/step-00000060/rank-00000.safetensors", dir);
     assert_int_equal(stat(file, &st), 0);

@@ -106,7 +106,7 @@ static void write_tiny(bool qwen, struct model **ret)
     assert_int_equal(model_open(&r.model.dims, &m, &err), TITAN_OK);
     struct tensor_spec *specs = NULL;
     int n;
-    assert_int_equal(layout_specs(m, &specs, &n, &err), TITAN_OK); /* parameters come first */
+    assert_int_equal(layout_weight_specs(m, &specs, &n, &err), TITAN_OK); /* parameters come first */
     struct shard_slice *slices = calloc((size_t)m->n_tensors, sizeof(*slices));
     for (int i = 0; i < m->n_tensors; i++) {
         slices[i] = (struct shard_slice){.tensor = i, .data = malloc((size_t)specs[i].numel * sizeof(float))};

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "tests/support/random_layout.h"
 #include "tests/support/patience.h"
 #include "worker/checkpoint/load_state.h"
 #include "worker/checkpoint/writer.h"
@@ -72,7 +73,8 @@ static struct train_state *open_state(struct fixture *f, int rank, int world, en
 {
     const int half = (world + 1) / 2;
     const struct layout_options o = {.model = f->model,
-                                     .mesh = {.world = world, .size = {1, world / half, half, 1, 1}, .ep = 1}};
+                                     .mesh = {.world = world, .size = {1, world / half, half, 1, 1}, .ep = 1},
+                                     .kinds = adamw_kinds()};
     struct layout *l = NULL;
     struct train_state *s = NULL;
     assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
@@ -247,7 +249,7 @@ static void test_update_behind_the_copy(void **state)
         start(f, r, 30);
     for (int r = 0; r < WORLD; r++) {
         checkpoint_writer_await_copy(f->writers[r]);
-        memset(f->states[r]->values, 0x41, state_bytes(f->states[r], f->states[r]->total));
+        memset(f->states[r]->values, 0x41, state_bytes(f->states[r]));
     }
     for (int r = 0; r < WORLD; r++)
         assert_int_equal(sem_post(&disk), 0);

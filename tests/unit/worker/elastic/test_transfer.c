@@ -148,10 +148,11 @@ static struct train_state *open_state(struct layout *l, int rank, struct state_t
 }
 
 /* What trained() is in the type its spec is stored in. */
-static float stored(const struct model *m, struct state_types types, const struct shard_slice *p, int64_t i)
+static float stored(const struct layout *l, struct state_types types, const struct shard_slice *p, int64_t i)
 {
-    const int kind = p->tensor / m->n_tensors; /* masters, m, v, biases */
-    const bool bf16 = kind == 0 ? types.master == DTYPE_BF16 : kind < 3 && types.moment == DTYPE_BF16;
+    const bool bf16 = layout_spec_is_bias(l, p->tensor)   ? false
+                      : layout_spec_is_kept(l, p->tensor) ? types.moment == DTYPE_BF16
+                                                          : types.master == DTYPE_BF16;
     return bf16 ? bf16_to_f32(bf16_from_f32(trained(p, i))) : trained(p, i);
 }
 
@@ -161,7 +162,7 @@ static struct train_state *trained_state(struct layout *l, int rank, struct stat
     float *host = calloc((size_t)state_snapshot_size(l, rank) + 1, sizeof *host);
     struct shard_slice *slices = NULL;
     int n;
-    assert_int_equal(layout_slices(l, rank, host, host + 3 * s->total, NULL, NULL, &slices, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_slices(l, rank, host, host + s->total + s->kept, NULL, NULL, &slices, &n, NULL), TITAN_OK);
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
             slices[p].data[i] = trained(&slices[p], i);
@@ -192,20 +193,21 @@ static void check_fresh(const struct change *c, int rank)
     for (int u = 0; s->shadow && u < c->model->n_units; u++) {
         const struct unit_layout *ul = &c->to->units[u];
         for (int64_t i = 0; ul->pp_rank == mesh_group_rank(&c->to->mesh, GROUP_PP, rank) && i < ul->shard; i++)
-            assert_true(shadow_at(s, ul->offset + i) == (c->types.compute == DTYPE_BF16
-                                                             ? bf16_to_f32(bf16_from_f32(host[3 * ul->offset + i]))
-                                                             : host[3 * ul->offset + i]));
+            assert_true(shadow_at(s, ul->offset + i) ==
+                        (c->types.compute == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(host[ul->offset + ul->kept + i]))
+                                                        : host[ul->offset + ul->kept + i]));
     }
-    assert_int_equal(layout_slices(c->to, rank, host, host + 3 * s->total, NULL, NULL, &slices, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_slices(c->to, rank, host, host + s->total + s->kept, NULL, NULL, &slices, &n, NULL),
+                     TITAN_OK);
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++) {
-            const float want = stored(c->model, c->types, &slices[p], i);
+            const float want = stored(c->to, c->types, &slices[p], i);
             if (slices[p].data[i] != want)
                 fail_msg("rank %d of %s: element %ld of a piece of spec %d is %g in place of %g", rank,
                          layout_text(c->to), (long)i, slices[p].tensor, (double)slices[p].data[i], (double)want);
             slices[p].data[i] = 0;
         }
-    for (int64_t i = 0; i < 3 * s->total; i++)
+    for (int64_t i = 0; i < s->total + s->kept; i++)
         assert_true(host[i] == 0);
     free(slices);
     free(host);

@@ -153,7 +153,10 @@ static void close_step(struct fixture *f)
 
 static void run_step(struct fixture *f)
 {
-    static const struct update frozen = {.args = {.eps = 1, .bias1 = 1, .bias2 = 1}}; /* weights stay what they are */
+    static const struct update frozen = {/* weights stay what they are */
+                                         .args = {{.eps = 1, .bias1 = 1, .bias2 = 1}},
+                                         .kind = {{0, 1, -1}},
+                                         .alike = true};
     struct titan_error err = {0};
     const struct exec_batch batch = {.tokens = &f->tokens[0][0][0], .counts = f->counts};
     const double *statistics = NULL;

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "tests/support/random_layout.h"
 #include "tests/support/patience.h"
 #include "worker/data/batch.h"
 #include "worker/exec/exec.h"
@@ -122,7 +123,8 @@ static int set_up(void **state)
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     must(device_open("cpu", &options, &f.device, &err), &err);
     must(model_open(&dims, &f.model, &err), &err);
-    const struct layout_options cut = {.model = f.model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
+    const struct layout_options cut = {
+        .model = f.model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}, .kinds = adamw_kinds()};
     must(layout_open(&cut, &layout, &err), &err);
     const struct state_options state_is = {.device = &f.device, .layout = layout, .types.compute = DTYPE_F32};
     must(state_open(&state_is, &f.state, &err), &err);
@@ -161,13 +163,17 @@ static int tear_down(void **state)
 static titan_status decide(struct fixture *f, const double *statistics, struct titan_error *err)
 {
     TRY(outcome_read(f->program, f->state->layout, statistics, &f->outcome, err));
-    f->update.args = (struct adamw_args){.lr = 1e-2f,
-                                         .beta1 = 0.9f,
-                                         .beta2 = 0.95f,
-                                         .eps = 1e-8f,
-                                         .grad_scale = (float)(1 / f->outcome.tokens),
-                                         .bias1 = 0.1f,
-                                         .bias2 = 0.05f};
+    f->update.args[0] = (struct update_args){.lr = 1e-2f,
+                                             .beta1 = 0.9f,
+                                             .beta2 = 0.95f,
+                                             .eps = 1e-8f,
+                                             .grad_scale = (float)(1 / f->outcome.tokens),
+                                             .bias1 = 0.1f,
+                                             .bias2 = 0.05f};
+    f->update.args[1] = f->update.args[0];
+    f->update.alike = true;
+    for (int g = 0; g < PARAMS_GROUPS; g++)
+        memcpy(f->update.kind[g], (int[]){0, 1, -1}, sizeof f->update.kind[g]);
     return TITAN_OK;
 }
 

@@ -28,31 +28,33 @@ static uint16_t mark_of(struct rng_key key, int64_t place, uint64_t step)
 }
 
 /* Leaves each element's mark in m, and which element of its buffer it is in v: they move together. */
-static titan_status marks(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args)
+static titan_status marks(struct stream *s, const struct update_piece *ranges, int count,
+                          const struct update_args *args)
 {
     (void)s;
-    for (const struct adamw_range *a = ranges; a < ranges + count; a++) {
+    for (const struct update_piece *a = ranges; a < ranges + count; a++) {
         const struct moment_rounding *const r = &a->rounding;
-        struct adamw_args with = *args;
+        struct update_args with = *args;
         with.rounding = *r;
-        assert_true(adamw_types_valid(&with, a->shadow) && r->random);
+        assert_true(update_valid(&with, a) && r->random);
         for (size_t i = 0; i < a->n; i++) {
             const int64_t e = r->first + (int64_t)i;
-            ((uint16_t *)a->m)[i] = mark_of(r->key, r->origin + e / r->cols * r->ld + e % r->cols, r->step);
-            ((uint16_t *)a->v)[i] = (uint16_t)a->grad[i];
+            ((uint16_t *)a->state[0])[i] = mark_of(r->key, r->origin + e / r->cols * r->ld + e % r->cols, r->step);
+            ((uint16_t *)a->state[1])[i] = (uint16_t)a->grad[i];
             assert_true(((float *)a->master)[i] == a->grad[i]);
             assert_true(!a->shadow || a->shadow[i] == (uint16_t)a->grad[i]);
         }
     }
     return TITAN_OK;
 }
-static const struct device_ops marking = {.adamw = marks};
+static const struct device_ops marking = {.update = marks};
 
 /* Marks of a rank's range of a unit; free. */
 static uint16_t *marks_of(const struct layout *l, int unit, int rank)
 {
-    const struct update update = {
-        .args = {.master = DTYPE_F32, .moment = DTYPE_BF16, .rounding = {.random = true, .step = 7}}, .seed = 42};
+    const struct update_args args = {
+        .master = DTYPE_F32, .moment = DTYPE_BF16, .rounding = {.random = true, .step = 7}};
+    const struct update update = {.args = {args, args}, .kind = {{0, 1, -1}, {0, 1, -1}}, .alike = true, .seed = 42};
     const int64_t n = l->units[unit].shard;
     char *const values = calloc((size_t)n + 1, sizeof(float) + 2 * sizeof(uint16_t));
     float *const grad = calloc((size_t)n + 1, sizeof *grad);
@@ -113,7 +115,7 @@ static void rounding_follows_the_parameter(void **state)
     (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         struct model *m = random_model(&seed);
-        struct layout *l = random_layout(&seed, m, WORLD_MAX);
+        struct layout *l = random_layout_of(&seed, m, WORLD_MAX, adamw_kinds());
         int64_t seen = 0;
         for (int u = 0; u < m->n_units; u++)
             for (int rank = 0; rank < l->mesh.world; rank++)
@@ -132,18 +134,39 @@ static void test_clip(void **state)
     assert_true(fabs(optim_clip_factor(4, 1) - 1 / (4 + 1e-6)) < 1e-15);
 }
 
-static void test_adamw_arguments(void **state)
+static void test_arguments(void **state)
 {
-    (void)state;
+    const struct update_step step = {.rate = 0.5, .number = 3, .tokens = 2, .clip = 0.5};
     struct recipe r;
+
+    (void)state;
     recipe_init(&r);
-    const struct adamw_args a = update_of_recipe(&r, 1e-3, 3, 2, 0.5).args;
-    assert_true(fabsf(a.bias1 - (1 - 0.9f * 0.9f * 0.9f)) < 1e-6f);
-    assert_true(fabsf(a.bias2 - (1 - 0.95f * 0.95f * 0.95f)) < 1e-6f);
-    assert_true(a.clip == 0.5f && a.master == DTYPE_F32 && a.moment == DTYPE_F32);
-    assert_true(a.grad_scale == 0.25f && a.lr == 1e-3f && a.weight_decay == 0.1f && !a.l2);
+    struct update u = update_of_recipe(&r, &step);
+    const struct update_args *const a = &u.args[PARAMS_MATRICES], *const rest = &u.args[PARAMS_REST];
+    assert_true(u.alike && u.kind[PARAMS_REST][0] == 0 && u.kind[PARAMS_REST][1] == 1 && u.kind[PARAMS_REST][2] == -1);
+    assert_true(fabsf(a->bias1 - (1 - 0.9f * 0.9f * 0.9f)) < 1e-6f);
+    assert_true(fabsf(a->bias2 - (1 - 0.95f * 0.95f * 0.95f)) < 1e-6f);
+    assert_true(a->clip == 0.5f && a->master == DTYPE_F32 && a->moment == DTYPE_F32);
+    assert_true(a->grad_scale == 0.25f && a->lr == 4e-4f && a->weight_decay == 0.1f && !a->l2);
     assert_int_equal(recipe_set(&r, "optimizer.name=Adam", NULL), TITAN_OK);
-    assert_true(update_of_recipe(&r, 1e-3, 3, 2, 0.5).args.l2);
+    assert_true(update_of_recipe(&r, &step).args[PARAMS_REST].l2);
+
+    /* The rest has its own rule, rate and decay, and keeps what the matrices do not. */
+    assert_int_equal(recipe_set(&r, "optimizer.name=Lion", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "optimizer.rest=AdEMAMix", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "optimizer.rest_lr=0.25", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "optimizer.rest_weight_decay=0", NULL), TITAN_OK);
+    assert_int_equal(recipe_set(&r, "optimizer.ademamix.warmup_steps=6", NULL), TITAN_OK);
+    u = update_of_recipe(&r, &step);
+    assert_true(!u.alike && a->rule == RULE_LION && a->lr == 4e-4f && a->weight_decay == 0.1f);
+    assert_true(rest->rule == RULE_ADEMAMIX && rest->lr == 0.125f && rest->weight_decay == 0);
+    assert_true(u.kind[PARAMS_MATRICES][0] == 0 && u.kind[PARAMS_MATRICES][1] == -1);
+    assert_true(u.kind[PARAMS_REST][0] == 0 && u.kind[PARAMS_REST][1] == 1 && u.kind[PARAMS_REST][2] == 2);
+
+    /* Half of the warm-up: alpha is half, and so is the slow mean's half-life. */
+    const double from = log(0.9), to = log(0.9999);
+    assert_true(rest->alpha == 4);
+    assert_true(fabs((double)rest->beta3 - exp(from * to / (0.5 * to + 0.5 * from))) < 1e-7);
 }
 
 int main(void)
@@ -151,7 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounding_follows_the_parameter),
         cmocka_unit_test(test_clip),
-        cmocka_unit_test(test_adamw_arguments),
+        cmocka_unit_test(test_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

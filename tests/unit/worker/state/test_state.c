@@ -46,11 +46,11 @@ static float as_stored(float x, enum dtype type)
     return type == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(x)) : x;
 }
 
-/* Specs are parameters, m, v, biases. */
 static enum dtype type_of_spec(const struct train_state *s, int spec)
 {
-    const int kind = spec / s->layout->model->n_tensors;
-    return kind == 0 ? s->types.master : kind < 3 ? s->types.moment : DTYPE_F32;
+    return layout_spec_is_bias(s->layout, spec)   ? DTYPE_F32
+           : layout_spec_is_kept(s->layout, spec) ? s->types.moment
+                                                  : s->types.master;
 }
 
 /* The layout belongs to others. */
@@ -98,7 +98,8 @@ static void check_state(const struct train_state *s,
     struct shard_slice *slices = NULL;
     int n_slices;
     assert_int_equal(state_snapshot(s, host, NULL, NULL), TITAN_OK);
-    assert_int_equal(layout_slices(s->layout, s->rank, host, host + 3 * s->total, NULL, NULL, &slices, &n_slices, NULL),
+    assert_int_equal(layout_slices(s->layout, s->rank, host, host + layout_state(s->layout, s->rank), NULL, NULL,
+                                   &slices, &n_slices, NULL),
                      TITAN_OK);
     for (int p = 0; p < n_slices; p++)
         for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++) {
@@ -140,7 +141,7 @@ static void check_shadow(const struct train_state *s)
         const struct buffer shard = {.kind = BUF_SHARD, .unit = u};
         const struct buffer state = {.kind = s->offload ? BUF_STATE_HOST : BUF_STATE, .unit = u};
         const void *master = state_bind(s, &state), *shadow = state_bind(s, &shard);
-        assert_ptr_equal(master, (char *)s->values + state_bytes(s, ul->offset));
+        assert_ptr_equal(master, (char *)s->values + state_types_bytes(s->types, ul->offset, ul->kept));
         for (int64_t i = 0; i < ul->shard; i++)
             assert_true(value_at(shadow, s->types.compute, i) ==
                         as_stored(value_at(master, s->types.master, i), s->types.compute));
@@ -185,8 +186,8 @@ static void write_rank(const struct layout *l, int rank, const char *dir, const 
     struct shard_slice *slices = NULL;
     struct titan_error err = {0};
     int n_specs, n;
-    assert_int_equal(layout_specs(l->model, &specs, &n_specs, NULL), TITAN_OK);
-    assert_int_equal(layout_owned_slices(l, rank, host, host + 3 * layout_total(l, rank), &slices, &n, NULL), TITAN_OK);
+    assert_int_equal(layout_specs(l, &specs, &n_specs, NULL), TITAN_OK);
+    assert_int_equal(layout_owned_slices(l, rank, host, host + layout_state(l, rank), &slices, &n, NULL), TITAN_OK);
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
             slices[p].data[i] = trained(l->model, &slices[p], i);
@@ -221,7 +222,7 @@ static void write_all(const struct layout *l, const char *dir, char path[PATH_MA
     struct tensor_spec *specs = NULL;
     struct titan_error err = {0};
     int n_specs;
-    assert_int_equal(layout_specs(l->model, &specs, &n_specs, NULL), TITAN_OK);
+    assert_int_equal(layout_specs(l, &specs, &n_specs, NULL), TITAN_OK);
     for (int rank = 0; rank < l->mesh.world; rank++)
         write_rank(l, rank, dir, &info, &entries[rank]);
     if (checkpoint_commit(-1, dir, &info, &(struct checkpoint_parts){specs, n_specs, entries, l->mesh.world}, path,
@@ -266,26 +267,20 @@ static void test_checkpoint_of_any_mesh(void **state)
 
 /* --- updates ------------------------------------------------------------------------------------------------------ */
 
-static struct adamw_range updated;
+static struct update_piece updated;
 
-static titan_status note_adamw(struct stream *s, const struct adamw_range *ranges, int count,
-                               const struct adamw_args *args)
+static titan_status note_update(struct stream *s, const struct update_piece *pieces, int count,
+                                const struct update_args *args)
 {
     (void)s;
     assert_int_equal(count, 1);
-    updated = *ranges;
+    updated = *pieces;
     for (size_t i = 0; i < updated.n; i++)
         if (args->master == DTYPE_BF16)
             ((uint16_t *)updated.master)[i] = bf16_from_f32(updated.grad[i]);
         else
             ((float *)updated.master)[i] = updated.grad[i];
     return TITAN_OK;
-}
-
-static titan_status note_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
-                             const struct adamw_args *args)
-{
-    return note_adamw(s, &(struct adamw_range){.master = master, .grad = grad, .shadow = shadow, .n = n}, 1, args);
 }
 
 /* Masters, m, v and shard of each combination of types are where the operation is told to find them, and a shard that
@@ -297,14 +292,14 @@ static void test_update(void **state)
     const struct device_handle device = {.ops = &ops, .info = memory_device.info};
     unsigned seed = 1;
     struct model *m = random_model(&seed);
-    const struct layout_options o = {.model = m, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
-    ops.adamw = note_adamw;
-    ops.sgd = note_sgd;
+    const struct layout_options o = {
+        .model = m, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}, .kinds = adamw_kinds()};
+    ops.update = note_update;
     for (int mode = 0; mode < 2 * (int)ARRAY_SIZE(all_types); mode++) {
         const struct state_types types = all_types[mode / 2];
         const bool offload = mode & 1;
-        const struct update adamw = {.args = {.master = types.master, .moment = types.moment}},
-                            sgd = {.sgd = true, .args = adamw.args};
+        const struct update_args args = {.master = types.master, .moment = types.moment};
+        const struct update adamw = {.args = {args, args}, .kind = {{0, 1, -1}, {0, 1, -1}}, .alike = true};
         struct layout *l = NULL;
         struct train_state *s = NULL;
         assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
@@ -315,17 +310,17 @@ static void test_update(void **state)
         const int64_t n = l->units[1].shard;
         const size_t masters = (size_t)n * dtype_bytes(types.master), moments = (size_t)n * dtype_bytes(types.moment);
         float *grad = calloc((size_t)n, sizeof *grad);
-        char *staged = calloc((size_t)n, state_types_bytes(types)), *const at = offload ? staged : state_unit(s, 1);
+        char *staged = calloc(1, state_types_bytes(types, n, 2 * n)), *const at = offload ? staged : state_unit(s, 1);
         const struct update_range range = {.values = at, .shard = shard, .grad = grad, .n = n};
         grad[n - 1] = 2;
         assert_int_equal(update_apply(&adamw, &range, 1, &ops, types.compute, NULL), TITAN_OK);
-        assert_true(updated.master == at && updated.m == at + masters && updated.v == at + masters + moments);
+        assert_true(updated.master == at && updated.state[0] == at + masters &&
+                    updated.state[1] == at + masters + moments);
         assert_true(updated.n == (size_t)n && updated.grad == grad);
         assert_ptr_equal(updated.shadow, types.compute == DTYPE_BF16 && types.master == DTYPE_F32 ? shard : NULL);
         if (!updated.shadow)
             assert_true(value_at(shard, types.compute, n - 1) == 2);
-        assert_int_equal(update_apply(&sgd, &range, 1, &ops, types.compute, NULL), TITAN_OK);
-        assert_true(updated.master == at && updated.m == NULL);
+        assert_null(updated.state[2]);
         free(grad);
         free(staged);
         state_close(s);

@@ -239,7 +239,7 @@ static void check_places(const struct layout *l, int unit)
 /* What the boxes of one rank say about each element of its state. */
 static struct element *state_elements(const struct layout *l, int rank, int64_t *ret_n)
 {
-    const int64_t n = 3 * layout_total(l, rank);
+    const int64_t n = layout_state(l, rank);
     struct element *of = calloc((size_t)n + 1, sizeof *of);
     float *values = calloc((size_t)n + 1, sizeof *values), *biases = calloc((size_t)layout_biases(l->model) + 1, 4);
     struct shard_slice *slices = NULL;
@@ -250,7 +250,7 @@ static struct element *state_elements(const struct layout *l, int rank, int64_t 
     for (int p = 0; p < n_slices; p++) {
         const struct shard_slice *x = &slices[p];
         assert_true(p == 0 || slices[p - 1].tensor <= x->tensor);
-        if (x->tensor >= 3 * l->model->n_tensors)
+        if (layout_spec_is_bias(l, x->tensor))
             continue;
         for (int64_t i = 0; i < x->rows * x->cols; i++) {
             const int64_t at = x->data - values + i;
@@ -266,7 +266,27 @@ static struct element *state_elements(const struct layout *l, int rank, int64_t 
     return of;
 }
 
-/* Each rank's state is its ranges of its stages' units, each three times. */
+/* The spec of a tensor's kind of state; kind 0: of its masters. */
+static int spec_of(const struct layout *l, int kind, int tensor)
+{
+    for (int i = 0; i < l->n_specs; i++)
+        if (l->specs[i].kind == kind && l->specs[i].tensor == tensor)
+            return i;
+    return -1;
+}
+
+/* The tensor of a unit that an element of its flat buffer belongs to, or comes behind. */
+static int tensor_before(const struct layout *l, int unit, int64_t element)
+{
+    const struct model_unit *mu = &l->model->units[unit];
+    int best = -1;
+    for (int t = mu->first_tensor; t < mu->first_tensor + mu->n_tensors; t++)
+        if (l->tensors[t].offset <= element && (best < 0 || l->tensors[t].offset > l->tensors[best].offset))
+            best = t;
+    return best;
+}
+
+/* Each rank's state is its ranges of its stages' units: the masters, then each kind of the tensors that have it. */
 static void check_rank(const struct layout *l, int rank)
 {
     int64_t n, at = 0;
@@ -280,16 +300,31 @@ static void check_rank(const struct layout *l, int rank)
         const bool experts = l->model->units[u].kind == UNIT_EXPERTS;
         struct element *flat = flat_buffer(l, u, experts ? rank % layout_unit_parts(l, u) : coords[AXIS_TP]);
         const int64_t begin = ul->shard * mesh_group_rank(&l->mesh, ul->group, rank);
-        assert_int_equal(3 * ul->offset, at);
-        for (int kind = 0; kind < 3; kind++)
-            for (int64_t i = 0; i < ul->shard; i++, at++) {
+        assert_int_equal(ul->offset + ul->kept, at);
+        for (int kind = 0; kind <= l->kinds.n; kind++) {
+            const int64_t span = kind == 0 ? ul->shard : ul->span[kind - 1];
+            int64_t place = 0;
+            assert_true(span <= ul->shard && span % MODEL_ALIGN == 0);
+            for (int64_t i = 0; i < ul->shard; i++) {
                 const struct element *want = &flat[begin + i];
-                const int tensor = want->tensor < 0 ? -1 : want->tensor + kind * l->model->n_tensors;
-                if (of[at].tensor != tensor || (tensor >= 0 && (of[at].row != want->row || of[at].col != want->col)))
-                    fail_msg("%s: rank %d, unit %d, element %ld is %d (%ld,%ld), should be %d (%ld,%ld)",
-                             layout_text(l), rank, u, (long)i, of[at].tensor, (long)of[at].row, (long)of[at].col,
-                             tensor, (long)want->row, (long)want->col);
+                const int before = tensor_before(l, u, begin + i);
+                if (kind > 0 && (begin + i >= ul->numel || !(layout_kinds(l, before) >> (kind - 1) & 1))) {
+                    assert_true(want->tensor < 0 || spec_of(l, kind, want->tensor) < 0);
+                    place += span == ul->shard; /* all tensors have it: it lies as the masters do */
+                    continue;
+                }
+                const int tensor = want->tensor < 0 ? -1 : spec_of(l, kind, want->tensor);
+                const struct element *is = &of[at + place++];
+                if (is->tensor != tensor || (tensor >= 0 && (is->row != want->row || is->col != want->col)))
+                    fail_msg("%s: rank %d, unit %d, kind %d, element %ld is %d (%ld,%ld), should be %d (%ld,%ld)",
+                             layout_text(l), rank, u, kind, (long)i, is->tensor, (long)is->row, (long)is->col, tensor,
+                             (long)want->row, (long)want->col);
             }
+            assert_true(place <= span);
+            for (; place < span; place++)
+                assert_int_equal(of[at + place].tensor, -1);
+            at += span;
+        }
         free(flat);
     }
     assert_int_equal(at, n);
@@ -301,7 +336,7 @@ static void check_owners(const struct layout *l)
 {
     struct tensor_spec *specs = NULL;
     int n_specs;
-    assert_int_equal(layout_specs(l->model, &specs, &n_specs, NULL), TITAN_OK);
+    assert_int_equal(layout_specs(l, &specs, &n_specs, NULL), TITAN_OK);
     unsigned char **owned = calloc((size_t)n_specs, sizeof *owned);
     for (int i = 0; i < n_specs; i++)
         owned[i] = calloc((size_t)specs[i].numel, 1);

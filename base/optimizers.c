@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/optimizers.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define OPTIMIZERS(X)                                                                                                  \
+    X("AdamW", RULE_ADAMW, "m", "v")                                                                                   \
+    X("Adam", RULE_ADAMW, "m", "v")                                                                                    \
+    X("SGD", RULE_SGD, "momentum")                                                                                     \
+    X("Lion", RULE_LION, "m")                                                                                          \
+    X("AdEMAMix", RULE_ADEMAMIX, "m", "v", "slow")
+
+#define ROW(name, rule, ...) {name, rule, {__VA_ARGS__}},
+static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
+#define NAME(name, ...) "|" name
+static const char names[] = OPTIMIZERS(NAME);
+
+const char *optimizer_names(void)
+{
+    return names + 1;
+}
+
+const struct optimizer *optimizer_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(optimizers); i++)
+        if (strcmp(optimizers[i].name, name) == 0)
+            return &optimizers[i];
+    return NULL;
+}
+
+const struct optimizer *optimizer_of_matrices(const struct recipe *r)
+{
+    const struct optimizer *const o = optimizer_find(r->optimizer.name);
+    titan_assert(o);
+    return o;
+}
+
+const struct optimizer *optimizer_of_rest(const struct recipe *r)
+{
+    const struct optimizer *const o = optimizer_find(r->optimizer.rest);
+    return o ? o : optimizer_of_matrices(r);
+}
+
+int optimizer_states(const struct optimizer *o, const struct recipe *r)
+{
+    int n = 0;
+
+    if (o->rule == RULE_SGD && r->optimizer.sgd.momentum == 0)
+        return 0;
+    while (n < UPDATE_STATES && o->states[n])
+        n++;
+    return n;
+}
+
+/* Adds an optimizer's tensors of state to the kinds. Returns their bits. */
+static unsigned add_kinds(struct state_kinds *k, const struct optimizer *o, const struct recipe *r)
+{
+    unsigned bits = 0;
+
+    for (int i = 0; i < optimizer_states(o, r); i++) {
+        int at = 0;
+        while (at < k->n && strcmp(k->name[at], o->states[i]) != 0)
+            at++;
+        k->name[at] = o->states[i];
+        k->n = MAX(k->n, at + 1);
+        bits |= 1u << at;
+    }
+    return bits;
+}
+
+struct state_kinds optimizer_kinds(const struct recipe *r)
+{
+    struct state_kinds k = {0};
+
+    k.matrices = add_kinds(&k, optimizer_of_matrices(r), r);
+    k.rest = add_kinds(&k, optimizer_of_rest(r), r);
+    return k;
+}

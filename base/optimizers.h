@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* optimizers.h - the optimizers that a run can choose, a row each.
+ *
+ * optimizer.name updates all parameters, or only the matrices of layers if optimizer.rest names another row for the
+ * rest: embedding, head, norms, biases and routers. A row tells which tensors of state the optimizer keeps for a
+ * parameter. Layout, checkpoints, resizes, copies for buddies and forecasts follow from the rows.
+ *
+ * A new rule for each element needs a row here, its kernel on each device (enum update_rule, worker/device/device.h),
+ * its arguments (worker/optim/update.c), and its keys (recipe_keys.c). */
+#ifndef TITAN_BASE_OPTIMIZERS_H
+#define TITAN_BASE_OPTIMIZERS_H
+
+#include "base/recipe.h"
+#include "base/update_rule.h"
+
+struct optimizer {
+    const char *name;
+    enum update_rule rule;
+    /* Tensors of state, in the rule's order: optim.STATE.PARAMETER in checkpoints. Each has its parameter's shape, and
+     * is cut as its parameter is. NULL: no further one. */
+    const char *states[UPDATE_STATES];
+};
+
+/* Tensors of state of a run. Tensors of one name that both optimizers keep are one kind. */
+#define STATE_KINDS (2 * UPDATE_STATES)
+struct state_kinds {
+    int n;
+    const char *name[STATE_KINDS];
+    unsigned matrices, rest; /* bits of the kinds that matrices of layers, and other parameters, have */
+};
+
+/* All names, "a|b"; static. */
+const char *optimizer_names(void);
+/* The row of a name; NULL: there is none. */
+const struct optimizer *optimizer_find(const char *name);
+/* The rows for matrices of layers, and for other parameters. The recipe is resolved. */
+const struct optimizer *optimizer_of_matrices(const struct recipe *r);
+const struct optimizer *optimizer_of_rest(const struct recipe *r);
+/* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none. */
+int optimizer_states(const struct optimizer *o, const struct recipe *r);
+struct state_kinds optimizer_kinds(const struct recipe *r);
+
+#endif

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* update_rule.h - the rules by which an optimizer changes parameters element by element. worker/device/device.h has the
+ * formulas. */
+#ifndef TITAN_BASE_UPDATE_RULE_H
+#define TITAN_BASE_UPDATE_RULE_H
+
+enum update_rule { RULE_ADAMW, RULE_SGD, RULE_LION, RULE_ADEMAMIX, RULE_COUNT };
+
+#define UPDATE_STATES 3 /* most tensors of state of a rule */
+
+#endif

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers on every mesh: canonical sums give the bits of one rank, checkpoints go on to the same bits on another mesh, the state has
+the bytes of its tensors, and another optimizer's checkpoint is refused."""
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import titan  # noqa: E402
+
+WORKER = titan.BIN / "titan-worker"
+folder = tempfile.TemporaryDirectory(prefix="titan-optimizers-")
+root = Path(folder.name)
+text = titan.headers_text(root / "text")
+STEPS, SAVED = 8, 4
+# What each keeps: the state's tensors of a layer's matrix, and of the rest.
+OPTIMIZERS = {
+    "sgd": ({"name": "SGD", "lr": 0.5}, (), ()),
+    "momentum": ({"name": "SGD", "lr": 0.1, "sgd.momentum": 0.9, "sgd.nesterov": "true"}, ("momentum",), ("momentum",)),
+    "lion": ({"name": "Lion", "lr": 1e-3, "beta2": 0.99}, ("m",), ("m",)),
+    "ademamix": ({"name": "AdEMAMix", "ademamix.warmup_steps": 6}, ("m", "v", "slow"), ("m", "v", "slow")),
+    "two": ({"name": "Lion", "lr": 1e-3, "rest": "AdamW", "rest_lr": 3e-3, "rest_weight_decay": 0}, ("m",), ("m", "v")),
+    "rounded": ({"name": "AdEMAMix", "rest": "Lion", "rest_lr": 1e-3, "state_dtype": "bfloat16"}, ("m", "v", "slow"), ("m",)),
+}
+BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.steps": STEPS, "lr_scheduler.warmup_steps": 2,
+        "checkpoint.keep_latest_k": 0, "checkpoint.interval": SAVED, "numerics.canonical": "true",
+        "checkpoint.last_save_model_only": "false", "training.local_batch_size": 1}
+OFF = {"checkpoint.enable": "false"}
+MESHES = {
+    "two": (2, {}),
+    "split": (4, {"parallelism.tensor_parallel_degree": 2}),
+    "stages": (4, {"parallelism.pipeline_parallel_degree": 2}),
+    "replicas": (2, {"parallelism.data_parallel_replicate_degree": 2}),
+    "offloaded": (1, {"training.enable_cpu_offload": "true"}),
+}
+EXPERTS = {"model.name": "deepseek_v3"}
+
+
+def start(name, workers, optimizer, **keys):
+    of = {f"optimizer.{k}": v for k, v in OPTIMIZERS[optimizer][0].items()} if optimizer else {}
+    return titan.command(WORKER, "run", titan.SOURCE / "recipes/tiny.toml", "-n", workers, "--dir", root / name, "--device", "cpu",
+                         *titan.overrides(BASE | of | keys))
+
+
+def run(name, workers, optimizer, **keys):
+    """(loss, gradient norm) by step of what this run trained."""
+    log = root / name / "metrics.jsonl"
+    before = len(log.read_text().splitlines()) if log.exists() else 0
+    done = start(name, workers, optimizer, **keys)
+    assert done.code == 0, done.err[-2000:]
+    return {p["step"]: (p["loss"], p["grad_norm"]) for p in map(json.loads, log.read_text().splitlines()[before:])}
+
+
+def test_meshes():
+    """one rank's bits on two ranks, with a pipeline, with replicas, and with the state in host memory"""
+    for optimizer in OPTIMIZERS:
+        one = run(f"one-{optimizer}", 1, optimizer, **OFF)
+        assert one[STEPS][0] < one[1][0] - 0.1, (optimizer, one)
+        for mesh, (workers, keys) in MESHES.items():
+            got = run(f"{mesh}-{optimizer}", workers, optimizer, **OFF, **keys)
+            if mesh == "split":  # tensor parallelism has sums of its own
+                assert max(abs(got[s][0] - one[s][0]) for s in one) < 1e-4, (optimizer, got, one)
+            else:
+                assert got == one, (optimizer, mesh)
+
+
+def test_experts():
+    """a mixture of experts has the same bits for every expert-parallel degree"""
+    for optimizer in ("lion", "two"):
+        one = run(f"experts-{optimizer}", 2, optimizer, **OFF, **EXPERTS)
+        two = run(f"spread-{optimizer}", 2, optimizer, **OFF, **EXPERTS, **{"parallelism.expert_parallel_degree": 2})
+        assert one == two, (optimizer, one, two)
+
+
+def kept(path):
+    """{tensor of state: [parameters]} of a checkpoint's manifest."""
+    found = {}
+    for t in json.loads((path / "manifest.json").read_text())["tensors"]:
+        if t["name"].startswith("optim."):
+            kind, parameter = t["name"][len("optim."):].split(".", 1)
+            found.setdefault(kind, []).append(parameter)
+    return found
+
+
+def is_matrix(name):
+    return name.startswith("layers.") and "norm" not in name and "gate" not in name
+
+
+def test_checkpoints():
+    """a checkpoint has the tensors that the optimizer keeps; three ranks' checkpoint goes on with two to the same bits"""
+    for optimizer, (_, matrices, rest) in OPTIMIZERS.items():
+        name = f"stopped-{optimizer}"
+        whole = run(name, 3, optimizer)
+        at = root / name / f"checkpoint/step-{SAVED:08}"
+        found, names = kept(at), [t["name"] for t in json.loads((at / "manifest.json").read_text())["tensors"]]
+        names = [n for n in names if not n.startswith("optim.")]
+        want = {k: [n for n in names if k in (matrices if is_matrix(n) else rest)] for k in {*matrices, *rest}}
+        assert found == want, (optimizer, found, want)
+        again = run(name, 2, optimizer, **{"checkpoint.load_step": SAVED, "checkpoint.load_only": "true"})
+        assert again == {s: x for s, x in whole.items() if s > SAVED}, optimizer
+
+
+def test_refusals():
+    """one line each: another optimizer's checkpoint, and what does not go together"""
+    done = start("stopped-lion", 2, "ademamix", **{"checkpoint.load_step": SAVED, "checkpoint.load_only": "true"})
+    assert done.code == 6 and 'optimizer.name = "AdEMAMix", there "Lion"' in done.err + done.out, (done.code, done.err[-800:])
+    done = start("anew", 2, "ademamix", **{"checkpoint.initial_load_path": root / f"stopped-lion/checkpoint/step-{SAVED:08}",
+                                           "checkpoint.exclude_from_loading": "optimizer", "checkpoint.initial_load_model_only": "false",
+                                           "checkpoint.accept_changed": "optimizer"})
+    assert done.code == 0, done.err[-800:]
+    for keys, words in (({"optimizer.name": "Lion", "optimizer.state_dtype": "bfloat16", "optimizer.state_rounding": "stochastic"},
+                         'optimizer.state_rounding = "stochastic"'),
+                        ({"optimizer.rest": "nobody"}, "optimizer.rest"), ({"optimizer.sgd.momentum": 1.5}, "optimizer.sgd.momentum")):
+        done = start("refused", 1, None, **keys)
+        assert done.code == 2 and words in done.err, (keys, done.code, done.err[-500:])
+
+
+titan.tap(test_meshes, test_experts, test_checkpoints, test_refusals)
