@@ -93,9 +93,10 @@ void schedule_generate_zero_bubble(struct schedule *s)
         put_1f1b(s, r, (chunks - 1) * p + p - 1 - r, chunks * p);
 }
 
-/* The first rank waits once for the way to the last rank and back: p - 1 times F and I. Deferred W fill waits at the
- * end, as far as the shortest of F, I and W allows. With W longer than F or I, the initial wait of the first or the
- * last rank remains. Fewer than p microbatches defer fewer W. */
+/* The way to the last rank and back costs the first of p ranks p - 1 times F + I. W that were put off fill this at the
+ * end; each fills the shortest of F, I and W. So at least p - 1 times the longer of F and I remains: for F it is the
+ * last rank's wait for its first F, for I the first rank's wait for its first I. With fewer than p microbatches, fewer
+ * W are put off. */
 double schedule_bubble_zero_bubble(const struct schedule *s, double t_f, double t_i, double t_w)
 {
     int p = s->ranks, filled = MIN(p, s->microbatches) - 1;

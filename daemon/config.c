@@ -435,7 +435,7 @@ titan_status config_transport(const struct daemon_config *c, const char *address
     return TITAN_EINVAL;
 }
 
-/* Sets an empty path to tls/NAME of the state directory. */
+/* If the path is empty, sets it to tls/NAME in the state directory. */
 static titan_status default_tls_file(const struct daemon_config *c, const char *name, char out[PATH_MAX],
                                      struct titan_error *err)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spawnd.c - titan-spawnd: starts workers as the users of their jobs, and is their parent; docs/man/titan-spawnd.8.
  *
- * It has one thread, which waits only for its events. The child does everything slow (a name service, a folder on a
- * file server). titan-spawnd knows a worker from its start until the agent has asked how it ended and lets it be
- * forgotten. A file in the state folder has what the next titan-spawnd needs, which watches the worker too, but is not
- * its parent. */
+ * It has one thread, which waits only for its events. Everything slow (a name service, a folder on a file server) is
+ * done by the child that becomes the worker. titan-spawnd knows a worker from its start until the agent has asked how
+ * it ended and lets it be forgotten. A file for each worker in the state folder has what titan-spawnd needs after a
+ * restart. The new titan-spawnd watches the worker too, but is not its parent. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -158,7 +158,7 @@ static void queue_wake(uv_async_t *async)
     }
 }
 
-/* Blocks signals: they belong to the program's own threads. */
+/* Blocks signals, because they belong to the program's own threads. */
 int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void *arg)
 {
     sigset_t all, before;

@@ -252,7 +252,7 @@ static titan_status check_one(struct checking *c, const char *name, int ndim, co
         return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has %d dimensions%s; the model's has %d%s", name, t->ndim,
                           theirs.data ? theirs.data : "", ndim, ours.data ? ours.data : "");
     }
-    /* Anything else is a quantized file. */
+    /* Refuses all other types, such as those of quantized files. */
     if (strcmp(t->dtype, "F32") != 0 && strcmp(t->dtype, "BF16") != 0 && strcmp(t->dtype, "F16") != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "tensor '%s' is %s; F32, BF16 and F16 are read", name, t->dtype);
     return TITAN_OK;

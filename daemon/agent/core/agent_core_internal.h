@@ -72,7 +72,8 @@ struct agent_worker {
     char *fault; /* the illegal message or page it is killed for; NULL = none */
     struct agent_sample sample;
     struct watch watch;
-    uint64_t commanded_epoch;                  /* newest epoch that a command to form named */
+    uint64_t commanded_epoch; /* newest epoch of its FormEpoch commands, its registration, or the sample it was adopted
+                                 with */
     Titan__Internal__WorkerQuiesced *quiesced; /* its last report of leaving an epoch; owned */
     agent_message *progress;                   /* newest progress report; owned */
     bool progress_kept;                        /* the progress report is or was in the report queue */

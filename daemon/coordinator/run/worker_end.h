@@ -5,7 +5,8 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* A worker has ended. report NULL = its node is lost and cannot tell how. Frees w. Does not advance the job. */
+/* A worker has ended. report NULL = nobody can tell how: its node is lost, or its agent does not know it. Frees w. Does
+ * not advance the job. */
 void worker_ended(struct core *c, struct workrec *w, struct exit_report *report, const char *why);
 /* Removes the worker's record and frees it, without an event. */
 void worker_forget(struct core *c, struct workrec *w);

@@ -191,7 +191,7 @@ struct grouped_problem {
     bool ta, tb, add;      /* add: adds the product to c */
     const int32_t *counts; /* (parts,groups) */
     int64_t groups, parts, m, n, k, lda, ldb, ldc;
-    int64_t split; /* rows of a weight gradient that are summed before the sum is added */
+    int64_t split; /* packed rows that a weight gradient sums at a time; these sums are added in order */
     struct fault_words fault;
 };
 /* hopper: matmul_grouped_hopper.cu may be used. */
