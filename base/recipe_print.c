@@ -139,7 +139,7 @@ static const char *part_of(const struct setting *k)
                  {"max_norm", "optimizer"}};
     if (strcmp(k->section, "model") == 0)
         return strcmp(k->name, "tokenizer") == 0 ? "tokenizer" : k->flags & KEY_FLAVOR ? "model" : "";
-    if (strcmp(k->section, "optimizer") == 0 || strcmp(k->section, "lr_scheduler") == 0)
+    if (strncmp(k->section, "optimizer", strlen("optimizer")) == 0 || strcmp(k->section, "lr_scheduler") == 0)
         return "optimizer";
     for (size_t i = 0; i < ARRAY_SIZE(parts) && strcmp(k->section, "training") == 0; i++)
         if (strcmp(k->name, parts[i].name) == 0)
