@@ -89,9 +89,15 @@ static void *bind(void *arg, const struct buffer *buffer)
     return state_bind(((struct bench *)arg)->state, buffer);
 }
 
-static const struct update update = {
-    .args = {
-        .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1e-3f, .bias1 = 0.1f, .bias2 = 0.05f}};
+static const struct update update = {.args = {{.lr = 1e-4f,
+                                               .beta1 = 0.9f,
+                                               .beta2 = 0.95f,
+                                               .eps = 1e-8f,
+                                               .grad_scale = 1e-3f,
+                                               .bias1 = 0.1f,
+                                               .bias2 = 0.05f}},
+                                     .kind = {{0, 1, -1}},
+                                     .alike = true};
 
 static titan_status run_step(struct exec *exec, const struct exec_batch *batch, struct titan_error *err)
 {
