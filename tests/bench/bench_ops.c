@@ -296,8 +296,8 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case ADAMW:
         st = ops->update(
-            s, &(struct update_piece){grad[0], {grad[1], grad[2]}, grad[3], (uint16_t *)x[4], params, adam.rounding}, 1,
-            &adam);
+            s, &(struct update_piece){grad[0], {grad[1], grad[2]}, grad[3], (uint16_t *)x[4], params, adam.rounding, 0},
+            1, &adam);
         break;
     case SUMS:
         st = ops->block_sums(s, (double *)x[5], grad[0], params, 4096, true);

@@ -142,6 +142,12 @@ static inline void __syncwarp(void)
 }
 
 /* Blocks of one launch run one after another; launches of other streams beside them. */
+static inline double atomicAdd(double *to, double x)
+{
+    const double old = *to;
+    *to += x;
+    return old;
+}
 static inline unsigned long long atomicAdd(unsigned long long *to, unsigned long long x)
 {
     return __atomic_fetch_add(to, x, __ATOMIC_RELAXED);

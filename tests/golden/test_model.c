@@ -688,7 +688,7 @@ static void optimizer_step(struct fixture *f, struct adam_state *o, const struct
         size_t n = (size_t)f->model->tensors[i].numel;
         must(ops->copy(o->s, o->w, f->values[i], n * 4), &err);
         must(ops->copy(o->s, o->g, f->grads[i], n * 4), &err);
-        must(ops->update(o->s, &(struct update_piece){o->w, {o->m[i], o->v[i]}, o->g, NULL, n, a->rounding}, 1, a),
+        must(ops->update(o->s, &(struct update_piece){o->w, {o->m[i], o->v[i]}, o->g, NULL, n, a->rounding, 0}, 1, a),
              &err);
         must(ops->copy(o->s, f->values[i], o->w, n * 4), &err);
         must(ops->stream_sync(o->s, &err), &err);

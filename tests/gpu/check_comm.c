@@ -570,7 +570,8 @@ static void check_death(struct rank *r, const struct comm_config *config)
     verdict(r, true, "a full queue behind it gives way");
     (void)r->ops->event_record(e, r->s, NULL);
     (void)r->ops->event_wait(e, compute, NULL);
-    (void)r->ops->update(compute, &(struct update_piece){master, {m, v}, grad, NULL, COUNT, args.rounding}, 1, &args);
+    (void)r->ops->update(compute, &(struct update_piece){master, {m, v}, grad, NULL, COUNT, args.rounding, 0}, 1,
+                         &args);
     titan_status comm_st = r->ops->stream_sync(r->s, &err);
     verdict(r, comm_st == TITAN_EREVOKED || comm_st == TITAN_EPEER, "its stream ends with the failure");
     titan_status compute_st = r->ops->stream_sync(compute, &err);
@@ -784,8 +785,9 @@ static void probe_death(struct rank *r, bool quick)
         must(r->ops->event_record(e, r->s, &err), &err, "event");
         for (int i = 0; i < QUEUED; i++)
             multiply(r, &product);
-        must(r->ops->update(r->s, &(struct update_piece){master, {m, v}, grad, NULL, COUNT, args.rounding}, 1, &args),
-             &err, "update");
+        must(
+            r->ops->update(r->s, &(struct update_piece){master, {m, v}, grad, NULL, COUNT, args.rounding, 0}, 1, &args),
+            &err, "update");
         if (pthread_create(&control, NULL, wait_for_death, &death) != 0)
             _exit(1);
     }

@@ -98,6 +98,9 @@ static void rule_case(struct checker *c, const struct update_args *rule, int64_t
         a.bias2 = 1.0f - powf(a.beta2, (float)step);
         for (int i = 0; i < kept; i++)
             piece.state[i] = state[i].p;
+        struct update_args used = a;
+        if (step == 2)
+            used.lr /= piece.excess = 2.5f;
         need(c, c->ops->update(c->s, &piece, 1, &a), rule_names[a.rule]);
         got[UPDATE_STATES] = download(c, &w);
         for (int i = 0; i < kept; i++)
@@ -107,7 +110,7 @@ static void rule_case(struct checker *c, const struct update_args *rule, int64_t
             double want[UPDATE_STATES] = {0};
             for (int i = 0; i < kept; i++)
                 want[i] = before[i][e];
-            const double exact = exact_update(&a, before[UPDATE_STATES][e], g.x[e], kept > 0 ? want : NULL);
+            const double exact = exact_update(&used, before[UPDATE_STATES][e], g.x[e], kept > 0 ? want : NULL);
             ok = ok && as_typed(got[UPDATE_STATES][e], exact, wt);
             for (int i = 0; i < kept; i++)
                 ok = ok && as_typed(got[i][e], want[i], mt);
@@ -123,6 +126,42 @@ static void rule_case(struct checker *c, const struct update_args *rule, int64_t
                                                   : "",
            (long long)n, wt == DTYPE_BF16 ? "bf16" : "fp32", mt == DTYPE_BF16 ? "bf16" : "fp32",
            with_shadow ? ", shadow" : "");
+    sweep(c);
+}
+
+/* The sum that bounds a tensor's rate, in two calls: whole numbers of 2^-16, so the cut does not matter; and an update
+ * whose rate is divided by the excess. */
+static void bound_case(struct checker *c, int64_t n, enum dtype wt, enum dtype mt)
+{
+    struct tensor v = noise(c, n, mt, 0.1), g = noise(c, n, DTYPE_F32, 10.0);
+    struct update_args a = {.lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-6f, .bias1 = 0.1f, .bias2 = 0.3f};
+    double *const sums = empty(c, 4, DTYPE_F32).p, got[2], want = 0; /* room for two of fp64 */
+
+    a.master = wt;
+    a.moment = mt;
+    a.clip = 0.7f;
+    a.mean = 1.0f / 8;
+    a.grad_scale = a.clip * a.mean;
+    for (int64_t i = 0; i < n; i++)
+        v.x[i] = fabs(v.x[i]);
+    v.x[0] = g.x[0] = 0; /* this term is 0, however small eps is */
+    a.eps = n == 3 ? 1e-30f : a.eps;
+    upload(c, &v);
+    upload(c, &g);
+    for (int64_t i = 0; i < n; i++) {
+        const double x = gradient_of(&a, g.x[i], 0), now = ((double)a.beta2 * v.x[i] + 0.05 * x * x) / (double)a.bias2;
+        want += x * x / fmax(now, (double)a.eps * (double)a.eps);
+    }
+    need(c, c->ops->zero(c->s, sums, sizeof got), "zero");
+    need(c, c->ops->update_sum(c->s, sums, v.p, g.p, (size_t)n, &a), "update_sum");
+    need(c, c->ops->update_sum(c->s, sums + 1, v.p, g.p, (size_t)(n / 3), &a), "update_sum");
+    need(c, c->ops->update_sum(c->s, sums + 1, offset_of(&v, n / 3), offset_of(&g, n / 3), (size_t)(n - n / 3), &a),
+         "update_sum");
+    need(c, c->ops->copy(c->s, got, sums, sizeof got), "copy");
+    need(c, c->ops->stream_sync(c->s, NULL), "sync");
+    result(c, got[0] == got[1] && fabs(got[0] - want) < 1e-4 * want && got[0] * 65536 == rint(got[0] * 65536),
+           "sum of an update %lld, masters %s, state %s", (long long)n, wt == DTYPE_BF16 ? "bf16" : "fp32",
+           mt == DTYPE_BF16 ? "bf16" : "fp32");
     sweep(c);
 }
 
@@ -164,10 +203,10 @@ static void random_rounding_case(struct checker *c, enum dtype wt, bool l2)
     memcpy(split[2].x, v.x, N * sizeof(double));
     for (int i = 0; i < 3; i++)
         upload(c, &split[i]);
-    need(c, c->ops->update(c->s, &(struct update_piece){w.p, {m.p, v.p}, g.p, NULL, N, a.rounding}, 1, &a), "adamw");
+    need(c, c->ops->update(c->s, &(struct update_piece){w.p, {m.p, v.p}, g.p, NULL, N, a.rounding, 0}, 1, &a), "adamw");
     need(c,
-         c->ops->update(c->s, &(struct update_piece){split[0].p, {split[1].p, split[2].p}, g.p, NULL, CUT, a.rounding},
-                        1, &a),
+         c->ops->update(
+             c->s, &(struct update_piece){split[0].p, {split[1].p, split[2].p}, g.p, NULL, CUT, a.rounding, 0}, 1, &a),
          "adamw");
     a.rounding.first = CUT;
     need(c,
@@ -177,7 +216,8 @@ static void random_rounding_case(struct checker *c, enum dtype wt, bool l2)
                                                offset_of(&g, CUT),
                                                NULL,
                                                N - CUT,
-                                               a.rounding},
+                                               a.rounding,
+                                               0},
                         1, &a),
          "adamw");
     double *gm = download(c, &m), *gv = download(c, &v);
@@ -256,7 +296,8 @@ static void many_ranges_case(struct checker *c, enum dtype wt, enum dtype mt, bo
                                                    offset_of(&g, at),
                                                    NULL,
                                                    (size_t)n,
-                                                   with.rounding},
+                                                   with.rounding,
+                                                   0},
                             1, &with),
              "adamw");
         at += n + k % 3; /* what lies between them stays */
@@ -295,6 +336,10 @@ void device_optimizer_check(struct checker *c)
         random_rounding_case(c, DTYPE_F32, l2);
         random_rounding_case(c, DTYPE_BF16, l2);
     }
+    bound_case(c, 3, DTYPE_F32, DTYPE_F32);
+    bound_case(c, 40000, DTYPE_F32, DTYPE_F32);
+    bound_case(c, 1003, DTYPE_F32, DTYPE_BF16);
+    bound_case(c, 1003, DTYPE_BF16, DTYPE_BF16);
     many_ranges_case(c, DTYPE_F32, DTYPE_F32, false);
     many_ranges_case(c, DTYPE_BF16, DTYPE_BF16, false);
     many_ranges_case(c, DTYPE_F32, DTYPE_BF16, true);

@@ -36,7 +36,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 22 /* declarations b97c7e5e8f59eb8c (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations 5fa737209e6d0824 (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -104,6 +104,7 @@ struct update_piece {
     uint16_t *shadow;
     size_t n;
     struct moment_rounding rounding; /* replaces the call's rounding */
+    float excess;                    /* the rate is divided by it where it is above 1 */
 };
 
 /* Whether a device updates this piece with these arguments: types, rounding, and the rule's state. */
@@ -378,6 +379,11 @@ struct device_ops {
      * caller may reuse the array when the call returns. */
     titan_status (*update)(struct stream *s, const struct update_piece *pieces, int count,
                            const struct update_args *args);
+    /* Adds to *sum (device, fp64) over n elements g^2 / max(v', eps^2, 2^-126), with g as above and v' = (b2 v + (1-b2)
+     * g^2) / bias2 (StableAdamW's bound, Wortsman et al. 2023, arXiv:2304.13013). Each term is rounded to a multiple of
+     * 2^-16. So sums below 2^37 are exact, and do not depend on their order. v (n) has the state's type. */
+    titan_status (*update_sum)(struct stream *s, double *sum, const void *v, const float *grad, size_t n,
+                               const struct update_args *args);
 
     /* --- ways of products: NULL, all four, where there is one for each ------------------------------------------- */
     /* on: matmul and matmul_f8 also note each product that they carry out. The call forgets earlier notes. */
@@ -401,7 +407,7 @@ struct device_ops {
     X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) \
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(update) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(update) X(update_sum) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

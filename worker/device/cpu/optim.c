@@ -51,7 +51,8 @@ CPU_INLINE void update_elements(const struct update_piece *p, const struct updat
     uint16_t *const shadow = p->shadow;
     const float b1 = a->beta1, b2 = a->beta2, c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2;
     const float b3 = a->beta3, c3 = 1.0f - a->beta3, alpha = a->alpha, momentum = a->momentum;
-    const float scale = a->grad_scale, mean = a->mean, clip = a->clip, lr = a->lr, eps = a->eps;
+    const float scale = a->grad_scale, mean = a->mean, clip = a->clip, eps = a->eps;
+    const float lr = p->excess > 1.0f ? a->lr / p->excess : a->lr;
     const bool coupled = rule == RULE_SGD || a->l2, nesterov = a->nesterov, keeps = a->momentum != 0.0f;
     const float decay = coupled ? 0.0f : a->weight_decay, l2 = coupled ? a->weight_decay : 0.0f;
     const float inv1 = 1.0f / a->bias1, inv2 = 1.0f / a->bias2;
@@ -195,4 +196,60 @@ titan_status cpu_update(struct stream *s, const struct update_piece *pieces, int
         TRY(cpu_enqueue_range(s, run_update, (int64_t)a.piece.n, GRAIN, &a, sizeof a));
     }
     return TITAN_OK;
+}
+
+struct sum_args {
+    double *sum;
+    const void *v;
+    const float *grad;
+    struct update_args with;
+};
+static_assert(sizeof(struct sum_args) <= CPU_ARGS_MAX, "arguments of a sum fit a queue slot");
+
+/* Sums in units of 2^-16, which are exact in fp64. */
+CPU_INLINE double bound_items(const struct sum_args *a, int64_t begin, int64_t end, enum dtype wt, enum dtype mt)
+{
+    const float b2 = a->with.beta2, c2 = 1.0f - a->with.beta2, inv2 = 1.0f / a->with.bias2;
+    const float scale = a->with.grad_scale, mean = a->with.mean, clip = a->with.clip;
+    const float least = fmaxf(a->with.eps * a->with.eps, 0x1p-126f);
+    const float *const grad = a->grad;
+    const void *const v = a->v;
+    double sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = begin; i < end; i++) {
+        const float g = gradient_of(grad[i], scale, mean, clip, wt), square = g * g;
+        const float now = (b2 * load_as_f32(v, i, mt) + c2 * square) * inv2;
+        sum += (double)rintf(square / fmaxf(now, least) * 65536.0f);
+    }
+    return sum;
+}
+
+CPU_KERNEL static double bound_sum(const struct sum_args *a, int64_t begin, int64_t end)
+{
+    if (a->with.master == DTYPE_BF16)
+        return bound_items(a, begin, end, DTYPE_BF16, DTYPE_BF16);
+    return a->with.moment == DTYPE_BF16 ? bound_items(a, begin, end, DTYPE_F32, DTYPE_BF16)
+                                        : bound_items(a, begin, end, DTYPE_F32, DTYPE_F32);
+}
+
+static void run_sum(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct sum_args *const a = p;
+    const double part = bound_sum(a, begin, end) / 65536;
+    double old, now;
+
+    (void)thread;
+    __atomic_load(a->sum, &old, __ATOMIC_RELAXED);
+    do /* threads add in any order: the sums are exact */
+        now = old + part;
+    while (!__atomic_compare_exchange(a->sum, &old, &now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+
+titan_status cpu_update_sum(struct stream *s, double *sum, const void *v, const float *grad, size_t n,
+                            const struct update_args *args)
+{
+    const struct sum_args a = {sum, v, grad, *args};
+
+    return cpu_enqueue_range(s, run_sum, (int64_t)n, GRAIN, &a, sizeof a);
 }

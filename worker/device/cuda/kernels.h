@@ -205,7 +205,7 @@ int cuda_matmul_grouped_hopper(void *stream, const struct matmul_args *a, const 
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct update_factors {
     enum update_rule rule;
-    float lr, beta1, beta2, beta3, alpha, eps, momentum, unbias1, unbias2;
+    float beta1, beta2, beta3, alpha, eps, momentum, unbias1, unbias2;
     float weight_decay, l2;       /* one of them is 0 */
     float grad_scale, mean, clip; /* grad_scale is the product of the other two */
     bool nesterov;
@@ -221,6 +221,7 @@ struct update_part {
     size_t n;
     uint32_t key[2];
     int64_t first, cols, ld, origin;
+    float rate;
     unsigned first_block; /* set by the launch */
 };
 struct update_parts {
@@ -229,6 +230,13 @@ struct update_parts {
 };
 /* Changes nothing when *failed (device memory, read once per block) is not 0. */
 int cuda_update(void *stream, struct update_parts *parts, const struct update_factors *factors, const int *failed);
+/* What a sum reads: second moments and gradients (n). */
+struct update_terms {
+    const void *v;
+    const float *grad;
+    size_t n;
+};
+int cuda_update_sum(void *stream, double *sum, struct update_terms terms, const struct update_factors *factors);
 
 #ifdef __cplusplus
 }

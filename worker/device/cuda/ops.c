@@ -353,13 +353,11 @@ titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
     return ENQUEUE(s, "initial values", cuda_weights(s->native, a));
 }
 
-titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces, int count,
-                             const struct update_args *args)
+static struct update_factors factors_of(const struct update_args *args)
 {
     const bool coupled = args->l2 || args->rule == RULE_SGD;
-    const struct update_factors factors = {
+    return (struct update_factors){
         .rule = args->rule,
-        .lr = args->lr,
         .beta1 = args->beta1,
         .beta2 = args->beta2,
         .beta3 = args->beta3,
@@ -379,6 +377,12 @@ titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces
         .random_moments = args->rounding.random,
         .step = args->rounding.step,
     };
+}
+
+titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces, int count,
+                             const struct update_args *args)
+{
+    const struct update_factors factors = factors_of(args);
 
     titan_assert(count >= 0);
     for (int i = 0; i < count; i++) {
@@ -391,7 +395,8 @@ titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces
         struct update_parts parts = {.count = MIN(count - from, CUDA_UPDATE_PIECES)};
         for (int i = 0; i < parts.count; i++) {
             const struct update_piece *const p = &pieces[from + i];
-            parts.of[i] = (struct update_part){.master = p->master,
+            parts.of[i] = (struct update_part){.rate = p->excess > 1.0f ? args->lr / p->excess : args->lr,
+                                               .master = p->master,
                                                .state = {p->state[0], p->state[1], p->state[2]},
                                                .grad = p->grad,
                                                .shadow = p->shadow,
@@ -405,6 +410,14 @@ titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces
         TRY(ENQUEUE(s, "update", cuda_update(s->native, &parts, &factors, s->seen)));
     }
     return TITAN_OK;
+}
+
+titan_status cuda_ops_update_sum(struct stream *s, double *sum, const void *v, const float *grad, size_t n,
+                                 const struct update_args *args)
+{
+    const struct update_factors factors = factors_of(args);
+
+    return ENQUEUE(s, "sum of an update", cuda_update_sum(s->native, sum, (struct update_terms){v, grad, n}, &factors));
 }
 
 const struct device_ops cuda_ops = {

@@ -199,7 +199,7 @@ __device__ static inline void update_four(const struct update_part &p, const str
         const float step = rule_step<RULE, KEPT>(a, g, state);
         for (int s = 0; s < KEPT; s++)
             exact.of[s][j] = state[s];
-        next[j] = x - a.lr * (step + a.weight_decay * x);
+        next[j] = x - p.rate * (step + a.weight_decay * x);
     }
     states<M> rounded;
     W ew[4];
@@ -280,4 +280,39 @@ int cuda_update(void *stream, struct update_parts *parts, const struct update_fa
     default:
         return launch_typed<RULE_ADAMW, 2>(stream, blocks, *parts, *factors, failed);
     }
+}
+
+/* Terms are whole numbers of 2^-16, so blocks may add them in any order. */
+template <typename W, typename M>
+__global__ static void __launch_bounds__(THREADS) bound_sum(double *out, struct update_terms x, struct update_factors a)
+{
+    __shared__ double scratch[32];
+    const M *const v = (const M *)x.v;
+    const float least = fmaxf(a.eps * a.eps, 0x1p-126f);
+    double sum = 0;
+    for (size_t i = grid_first(); i < x.n; i += grid_stride()) {
+        const float g = gradient_of<W>(x.grad[i], a), square = g * g;
+        const float now = fmaf(a.beta2, num_load(v + i), (1.0f - a.beta2) * square) * a.unbias2;
+        sum += rintf(quotient(square, fmaxf(now, least)) * 65536.0f);
+    }
+    sum = block_reduce(sum, op_sum(), scratch);
+    if (threadIdx.x == 0)
+        atomicAdd(out, sum / 65536);
+}
+
+int cuda_update_sum(void *stream, double *sum, struct update_terms terms, const struct update_factors *factors)
+{
+    if (terms.n == 0)
+        return 0;
+    const unsigned blocks = grid_blocks(terms.n);
+    if (factors->bf16_master) {
+        auto *const kernel = bound_sum<bf16, bf16>;
+        return LAUNCH(kernel, blocks, THREADS, 0, stream, sum, terms, *factors);
+    }
+    if (factors->bf16_moment) {
+        auto *const kernel = bound_sum<float, bf16>;
+        return LAUNCH(kernel, blocks, THREADS, 0, stream, sum, terms, *factors);
+    }
+    auto *const kernel = bound_sum<float, float>;
+    return LAUNCH(kernel, blocks, THREADS, 0, stream, sum, terms, *factors);
 }
