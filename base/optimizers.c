@@ -6,13 +6,14 @@
 #include "base/cleanup.h"
 
 #define OPTIMIZERS(X)                                                                                                  \
-    X("AdamW", RULE_ADAMW, "m", "v")                                                                                   \
-    X("Adam", RULE_ADAMW, "m", "v")                                                                                    \
-    X("SGD", RULE_SGD, "momentum")                                                                                     \
-    X("Lion", RULE_LION, "m")                                                                                          \
-    X("AdEMAMix", RULE_ADEMAMIX, "m", "v", "slow")
+    X("AdamW", RULE_ADAMW, false, "m", "v")                                                                            \
+    X("Adam", RULE_ADAMW, false, "m", "v")                                                                             \
+    X("SGD", RULE_SGD, false, "momentum")                                                                              \
+    X("Lion", RULE_LION, false, "m")                                                                                   \
+    X("AdEMAMix", RULE_ADEMAMIX, false, "m", "v", "slow")                                                              \
+    X("StableAdamW", RULE_ADAMW, true, "m", "v")
 
-#define ROW(name, rule, ...) {name, rule, {__VA_ARGS__}},
+#define ROW(name, rule, sums, ...) {name, rule, sums, {__VA_ARGS__}},
 static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
 #define NAME(name, ...) "|" name
 static const char names[] = OPTIMIZERS(NAME);
@@ -77,4 +78,9 @@ struct state_kinds optimizer_kinds(const struct recipe *r)
     k.matrices = add_kinds(&k, optimizer_of_matrices(r), r);
     k.rest = add_kinds(&k, optimizer_of_rest(r), r);
     return k;
+}
+
+bool optimizer_needs_sums(const struct recipe *r)
+{
+    return r->optimizer.stable_adamw.threshold > 0 && (optimizer_of_matrices(r)->sums || optimizer_of_rest(r)->sums);
 }

@@ -16,6 +16,7 @@
 struct optimizer {
     const char *name;
     enum update_rule rule;
+    bool sums; /* a tensor's rate depends on a sum over the whole tensor: the step has a direction section */
     /* Tensors of state, in the rule's order: optim.STATE.PARAMETER in checkpoints. Each has its parameter's shape, and
      * is cut as its parameter is. NULL: no further one. */
     const char *states[UPDATE_STATES];
@@ -39,5 +40,7 @@ const struct optimizer *optimizer_of_rest(const struct recipe *r);
 /* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none. */
 int optimizer_states(const struct optimizer *o, const struct recipe *r);
 struct state_kinds optimizer_kinds(const struct recipe *r);
+/* Does a step need sums over whole tensors between the decision and the update? */
+bool optimizer_needs_sums(const struct recipe *r);
 
 #endif

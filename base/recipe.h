@@ -142,6 +142,9 @@ struct recipe {
             double beta3, alpha;
             int64_t warmup_steps;
         } ademamix;
+        struct {
+            double threshold;
+        } stable_adamw;
     } optimizer;
     struct {
         int64_t warmup_steps;

@@ -281,6 +281,10 @@ const struct setting recipe_keys[] = {
     NESTED(optimizer.ademamix, warmup_steps, INT, .min = 0, .max = 1e9, .minus_one = true, .initial = "-1",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Steps in which alpha and beta3 grow to their values; -1: all steps of the schedule; 0: none."),
+    NESTED(optimizer.stable_adamw, threshold, REAL, .max = 1e6, .initial = "1", .flags = KEY_TITAN | KEY_NUMBERS,
+        .doc =
+        "Where the root mean square of a tensor's gradients over their second moments is above this, the tensor's rate "
+        "is divided by the excess. 0: never, which is AdamW."),
 
     KEY(lr_scheduler, warmup_steps, INT, .max = 1e9, .initial = "200", .flags = KEY_NUMBERS, .doc =
         "Steps of linear warm-up; cut to the schedule's when larger."),

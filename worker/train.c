@@ -4,13 +4,13 @@
  *   train            epochs, until the last step
  *     run_epoch      one membership: connect, plan, take over the state, then steps
  *       run_steps
- *         run_step   gradients, the commit point, the optimizer
+ *         run_step   gradients, the decision, the commit point, the optimizer
  *         evaluate   the loss on the validation data
  *
- * A step is committed when any rank has the statistics that exec_agree sums. Everything that can fail because of a peer
- * comes before this point. An epoch that is revoked in the middle of a step leaves the state of the last committed
- * step. If the revoked step was prepared, the epoch also leaves the data with which finish_step can finish the step
- * (docs/membership.md, "What a worker holds").
+ * A step is committed when any rank has the sums of its commit point: of exec_commit if its program has a direction
+ * section, otherwise of exec_agree. Everything that can fail because of a peer comes before this point. An epoch that
+ * is revoked in the middle of a step leaves the state of the last committed step. If the revoked step was prepared, the
+ * epoch also leaves the data with which finish_step can finish the step (docs/membership.md, "What a worker holds").
  *
  * epoch/ has the rest: the data of the process (trainer.h) and of an epoch (epoch.h), an epoch's communicators
  * (groups.h), state (recover.h) and checkpoints (checkpoints.h), and the reports (publish.h). */
@@ -35,6 +35,8 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
 static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err);
 static titan_status run_step(struct epoch *e, struct titan_error *err);
 static titan_status decide(struct epoch *e, const double *statistics, const struct update **ret,
+                           struct titan_error *err);
+static titan_status follow(struct epoch *e, const double *statistics, const struct update **update,
                            struct titan_error *err);
 static titan_status commit_step(struct epoch *e, struct titan_error *err);
 static titan_status finish_step(struct epoch *last, const double *statistics, struct titan_error *err);
@@ -235,9 +237,11 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     if (e->state.buddy)
         TRY(buddy_settle(e->state.buddy, err)); /* afterwards the buddy has the gradients, too */
     step_clock_arrive(clock, exec_waited_ns(e->exec), &e->t->device);
-    TRY(exec_agree(e->exec, &statistics, err)); /* the commit point: from here on no peer is needed */
+    TRY(exec_agree(e->exec, &statistics, err)); /* the commit point of a step without a direction section */
     step_clock_begin(clock);
     TRY(decide(e, statistics, &update, err));
+    TRY(exec_commit(e->exec, update, err)); /* the commit point of a step with one; from here on no peer is needed */
+    TRY(follow(e, statistics, &update, err));
     checkpoints_await_copy(e); /* afterwards a started checkpoint has copied the values that the update changes */
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
     TRY(profile_end_step(e, err));
@@ -270,7 +274,23 @@ static titan_status decide(struct epoch *e, const double *statistics, const stru
                                        .clip = optim_clip_factor(s->outcome.grad_norm, r->training.max_norm)};
     s->update = update_of_recipe(r, &update);
     *ret = s->outcome.finite ? &s->update : NULL;
-    return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, statistics, err) : TITAN_OK;
+    return TITAN_OK;
+}
+
+/* Behind the commit point: gives the update the sums of tensors, and makes the same update at the buddy. A sum that is
+ * not finite skips the step on every rank: *update becomes NULL. */
+static titan_status follow(struct epoch *e, const double *statistics, const struct update **update,
+                           struct titan_error *err)
+{
+    const struct step_statistics *const r = &e->plan.program->statistics;
+    struct step *const s = &e->step;
+
+    if (*update && r->sums > 0) {
+        s->update.sums = statistics + r->size;
+        outcome_add_sums(e->plan.program->layout->model, s->update.sums, &s->outcome);
+        *update = s->outcome.finite ? *update : NULL;
+    }
+    return e->state.buddy && *update ? buddy_update(e->state.buddy, *update, statistics, err) : TITAN_OK;
 }
 
 /* Counts a step whose update is enqueued or was skipped. Too many skipped steps in a row end the run. */
@@ -296,6 +316,7 @@ static titan_status finish_step(struct epoch *last, const double *statistics, st
     titan_assert(exec_prepared(last->exec) && last->state.installed && !atomic_load(&last->checkpoints.writer));
     exec_resume(last->exec, statistics);
     TRY(decide(last, statistics, &update, err));
+    TRY(follow(last, statistics, &update, err));
     TRY(exec_update(last->exec, update, err));
     TRY(last->t->device.ops->stream_sync(last->t->streams[STREAM_COMPUTE], err));
     if (last->state.buddy)

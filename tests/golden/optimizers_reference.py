@@ -4,16 +4,16 @@
 
     tests/golden/optimizers_reference.py          (needs torch >= 2 and numpy; the tests only read the file)
 
-Each case has keys of a recipe, a matrix, the gradients of five steps, and the matrix behind each step, in fp64. torch.optim gives
-AdamW, Adam and SGD. Lion is Algorithm 2 of arXiv:2302.06675, AdEMAMix Algorithm 1 of arXiv:2409.03137 with its warm-up of alpha and
-beta3."""
+Each case has keys of a recipe, a matrix, the gradients of five steps, and the matrix behind each step, in fp64. The matrix is two
+tensors, cut at row 2. torch.optim gives AdamW, Adam and SGD. Lion is Algorithm 2 of arXiv:2302.06675, AdEMAMix Algorithm 1 of
+arXiv:2409.03137 with its warm-up of alpha and beta3, StableAdamW Algorithm 2 of arXiv:2304.13013 with a threshold other than 1 as well."""
 import json
 from pathlib import Path
 
 import numpy as np
 import torch
 
-STEPS, SHAPE, LR, DECAY = 5, (6, 10), 0.01, 0.1
+STEPS, SHAPE, CUT, LR, DECAY = 5, (6, 10), 2, 0.01, 0.1
 CASES = {
     "AdamW": {"name": "AdamW"},
     "Adam": {"name": "Adam"},
@@ -23,6 +23,8 @@ CASES = {
     "Lion": {"name": "Lion", "beta2": 0.99},
     "AdEMAMix": {"name": "AdEMAMix", "ademamix.beta3": 0.999, "ademamix.alpha": 5.0, "ademamix.warmup_steps": 0},
     "AdEMAMix, warming up": {"name": "AdEMAMix", "ademamix.warmup_steps": 4},
+    "StableAdamW": {"name": "StableAdamW"},
+    "StableAdamW with a threshold": {"name": "StableAdamW", "stable_adamw.threshold": 0.7},
 }
 
 
@@ -61,9 +63,27 @@ def ademamix(keys, w, gradients):
         yield w
 
 
+def stable_adamw(keys, w, gradients):
+    m, u = np.zeros_like(w), np.zeros_like(w)
+    seen = set()
+    for t, g in enumerate(gradients, 1):
+        b1, b2 = (b * (1 - b ** (t - 1)) / (1 - b ** t) for b in (0.9, 0.95))
+        m = b1 * m + (1 - b1) * g
+        u = b2 * u + (1 - b2) * g * g
+        after = np.empty_like(w)
+        for rows in (slice(0, CUT), slice(CUT, None)):
+            rms = np.sqrt(np.mean(g[rows] ** 2 / np.maximum(u[rows], 1e-8 ** 2))) / keys.get("stable_adamw.threshold", 1)
+            seen.add(rms > 1)
+            rate = LR / max(1, rms)
+            after[rows] = w[rows] - rate * (DECAY * w[rows] + m[rows] / (np.sqrt(u[rows]) + 1e-8))
+        w = after
+        yield w
+    assert seen == {True, False} or keys.get("stable_adamw.threshold", 1) < 1
+
+
 def main():
     rng = np.random.default_rng(20261130)
-    rules = {"Lion": lion, "AdEMAMix": ademamix}
+    rules = {"Lion": lion, "AdEMAMix": ademamix, "StableAdamW": stable_adamw}
     w = rng.standard_normal(SHAPE).astype(np.float32).astype(np.float64)
     gradients = rng.standard_normal((STEPS, *SHAPE)).astype(np.float32).astype(np.float64)
     cases = []

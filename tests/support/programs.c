@@ -50,12 +50,14 @@ static const char *schedule_of(const struct programs_case *c)
 
 void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
-    snprintf(ret, room,
-             "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d modules%d%s%s%s%s%s%s%s",
-             c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
-             c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
-             c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "",
-             c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "", c->tied ? " tied" : "");
+    snprintf(
+        ret, room,
+        "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d modules%d%s%s%s%s%s%s%s%s",
+        c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
+        c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
+        c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "",
+        c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "", c->tied ? " tied" : "",
+        c->tensor_sums ? " tensor sums" : "");
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
@@ -129,6 +131,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .prefetch = c->prefetch,
                                         .canonical = c->canonical,
                                         .offload = c->offload,
+                                        .tensor_sums = c->tensor_sums,
                                         .checkpointing = p->checkpointing,
                                         .keep_products = c->keep_products,
                                         .draft = c->fuse,

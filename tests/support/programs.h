@@ -24,6 +24,7 @@ struct programs_case {
     int prefetch;
     int keep_products; /* as of build_options */
     bool canonical, masked, ring, offload, forward_only, fuse;
+    bool tensor_sums; /* with a direction section */
 };
 
 struct programs {

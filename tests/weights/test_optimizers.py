@@ -21,6 +21,7 @@ OPTIMIZERS = {
     "lion": ({"name": "Lion", "lr": 1e-3, "beta2": 0.99}, ("m",), ("m",)),
     "ademamix": ({"name": "AdEMAMix", "ademamix.warmup_steps": 6}, ("m", "v", "slow"), ("m", "v", "slow")),
     "two": ({"name": "Lion", "lr": 1e-3, "rest": "AdamW", "rest_lr": 3e-3, "rest_weight_decay": 0}, ("m",), ("m", "v")),
+    "stable": ({"name": "StableAdamW", "lr": 5e-3, "stable_adamw.threshold": 0.5}, ("m", "v"), ("m", "v")),
     "rounded": ({"name": "AdEMAMix", "rest": "Lion", "rest_lr": 1e-3, "state_dtype": "bfloat16"}, ("m", "v", "slow"), ("m",)),
 }
 BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.steps": STEPS, "lr_scheduler.warmup_steps": 2,
@@ -65,9 +66,18 @@ def test_meshes():
                 assert got == one, (optimizer, mesh)
 
 
+def test_thresholds():
+    """a threshold of 0 is AdamW, bit for bit; another one is not"""
+    base = {"optimizer.lr": 5e-3}
+    adamw = run("adamw", 2, None, **OFF, **base)
+    for threshold, same in ((0, True), (0.5, False)):
+        keys = {"optimizer.name": "StableAdamW", "optimizer.stable_adamw.threshold": threshold}
+        assert (run(f"threshold-{threshold}", 2, None, **OFF, **base, **keys) == adamw) == same, threshold
+
+
 def test_experts():
     """a mixture of experts has the same bits for every expert-parallel degree"""
-    for optimizer in ("lion", "two"):
+    for optimizer in ("lion", "two", "stable"):
         one = run(f"experts-{optimizer}", 2, optimizer, **OFF, **EXPERTS)
         two = run(f"spread-{optimizer}", 2, optimizer, **OFF, **EXPERTS, **{"parallelism.expert_parallel_degree": 2})
         assert one == two, (optimizer, one, two)
@@ -115,4 +125,4 @@ def test_refusals():
         assert done.code == 2 and words in done.err, (keys, done.code, done.err[-500:])
 
 
-titan.tap(test_meshes, test_experts, test_checkpoints, test_refusals)
+titan.tap(test_meshes, test_thresholds, test_experts, test_checkpoints, test_refusals)

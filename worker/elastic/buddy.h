@@ -4,9 +4,9 @@
  *
  * Rank r's buddy is rank r + shift, modulo world. The buddy holds a copy of its owner's masters, moments and expert
  * biases. The copy is filled when an epoch begins, and the state is never sent again: each unit's gradient shard goes
- * to the buddy once final, and after the decision the buddy makes the same update. That is 4 bytes per parameter and
- * step instead of 12. A committed step always has both copies: AGREE waits for the gradients, so a rank and its buddy
- * prepare a step together and finish it together.
+ * to the buddy once final, and behind the commit point the buddy makes the same update. That is 4 bytes per parameter
+ * and step instead of 12. A committed step always has both copies: AGREE waits for the gradients, so a rank and its
+ * buddy prepare a step together and finish it together.
  *
  * Messages and updates have their own streams and overlap with the step: a gradient is sent during backward, the copy
  * is updated during the next forward. On a device with its own memory, and with training.enable_cpu_offload, copy and
@@ -48,9 +48,10 @@ void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
  * Waits. */
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
 
-/* In a step: buddy_send for every unit (exec_options.reduced), buddy_settle before exec_agree, then buddy_update unless
- * the step is skipped. Each send also enqueues the wait for one of the owner's gradients. Earlier waits would cost
- * time: on a GPU a waiting kernel takes resources of the step and delays operations that wait for every kernel. */
+/* In a step: buddy_send for every unit (exec_options.reduced), buddy_settle before exec_agree, then buddy_update behind
+ * the commit point, unless the step is skipped. Each send also enqueues the wait for one of the owner's gradients.
+ * Earlier waits would cost time: on a GPU a waiting kernel takes resources of the step and delays operations that wait
+ * for every kernel. */
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;

@@ -66,7 +66,7 @@ struct quiesced {
     uint64_t epoch;
     uint64_t last_step;       /* last step of the installed state */
     bool paused;              /* left at an agreed boundary; false = revoked */
-    bool prepared;            /* step last_step + 1 needs only the sum of AGREE */
+    bool prepared;            /* step last_step + 1 needs only the sums of its commit point */
     uint64_t installed_epoch; /* epoch of the installed state; 0 = the worker has no state */
     uint64_t pending_epoch;   /* epoch with a complete part here whose barrier was not passed; 0 = none */
 };

@@ -36,7 +36,7 @@ struct brought recover_held(const struct trainer *t)
     b.published = last->view.rank == 0 && !publish_is_pending(last);
     b.prepared = exec_prepared(last->exec);
     b.statistics = exec_statistics(last->exec);
-    b.statistics_size = b.statistics ? last->plan.program->statistics.size : 0;
+    b.statistics_size = b.statistics ? statistics_all(&last->plan.program->statistics) : 0;
     return b;
 }
 
@@ -94,10 +94,10 @@ static titan_status finish_prepared(void *arg, const double *statistics, int64_t
 
     if (!last || !exec_prepared(last->exec))
         return titan_fail(err, TITAN_EBUG, "there is no prepared step to finish");
-    if (size != last->plan.program->statistics.size)
+    const int64_t all = statistics_all(&last->plan.program->statistics);
+    if (size != all)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d says statistics_size %lld, a step has %lld",
-                          e->state.restore.holdings.statistics_from, (long long)size,
-                          (long long)last->plan.program->statistics.size);
+                          e->state.restore.holdings.statistics_from, (long long)size, (long long)all);
     return e->state.finish(last, statistics, err);
 }
 

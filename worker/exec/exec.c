@@ -2,6 +2,7 @@
 /* exec.c - opens a program, and turns each of its operations into calls of the device and the communicators. */
 #include "worker/exec/executor.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,7 +120,7 @@ static titan_status open_statistics(struct exec *e, struct titan_error *err)
     TRY(d->ops->alloc_host(d->dev, (size_t)(e->p->share + STATISTICS_COMMANDS + STATISTICS_SAID) * sizeof(double),
                            (void **)&e->host_header, err));
     for (int i = 0; i < 2; i++)
-        TRY(d->ops->alloc_host(d->dev, (size_t)r->size * sizeof(double), (void **)&e->statistics[i], err));
+        TRY(d->ops->alloc_host(d->dev, (size_t)statistics_all(r) * sizeof(double), (void **)&e->statistics[i], err));
     const size_t expert_tokens = (size_t)(r->size - r->expert_tokens);
     return expert_tokens > 0
                ? d->ops->alloc_host(d->dev, expert_tokens * sizeof(float), (void **)&e->host_expert_tokens, err)
@@ -179,18 +180,25 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     const struct device_handle *const d = e->opt.device;
     const struct program *const p = e->p;
 
-    /* Finds AGREE and checks that no action after it needs a peer. So any rank that gets the statistics can finish a
-     * prepared step. */
-    e->agree = p->n_actions;
+    /* Finds AGREE and the commit point: COMMIT, or AGREE without a direction section. Checks that no action after the
+     * commit point needs a peer. So any rank that gets the statistics can finish a prepared step. */
+    e->agree = e->commit = p->n_actions;
     for (int i = 0; i < p->n_actions; i++) {
         const enum op op = (enum op)p->actions[i].op;
         if (op == OP_AGREE)
             e->agree = i;
-        else if ((i == e->agree + 1) != (op == OP_DECIDE))
+        if (op == OP_COMMIT || (op == OP_AGREE && p->statistics.sums == 0))
+            e->commit = i;
+    }
+    for (int i = 0; i < p->n_actions; i++) {
+        const enum op op = (enum op)p->actions[i].op;
+        if (i == e->agree)
+            continue;
+        if ((i == e->agree + 1) != (op == OP_DECIDE))
             return titan_fail(err, TITAN_EBUG, "action %d (%s): DECIDE follows the agreement, and nothing else", i,
                               op_name(op));
-        else if (i > e->agree && op_is_transfer(op))
-            return titan_fail(err, TITAN_EBUG, "action %d (%s) needs a peer after the agreement", i, op_name(op));
+        if (i > e->commit && op_is_transfer(op))
+            return titan_fail(err, TITAN_EBUG, "action %d (%s) needs a peer after the commit point", i, op_name(op));
     }
     if (e->agree + 1 == p->n_actions)
         return titan_fail(err, TITAN_EBUG, "no DECIDE follows the agreement");
@@ -480,6 +488,34 @@ static titan_status take_decision(const struct call *c, const double *statistics
     TRY(c->ops->copy(c->s, e->statistics[1 - e->newest], statistics, (size_t)e->p->statistics.size * sizeof(double)));
     TRY(e->ops->stream_sync(c->s, c->err));
     return failpoint("exec.agreed", c->err);
+}
+
+static titan_status sum_tensors(const struct call *c, double *sums, void *state, const float *gradient)
+{
+    const struct program *p = c->e->p;
+    const struct update_range range = {.layout = p->layout,
+                                       .unit = p->buffers[c->o[OPERAND_OF(tensor_sums, state)].buffer].unit,
+                                       .rank = c->e->opt.rank,
+                                       .values = state,
+                                       .grad = gradient,
+                                       .n = c->p->tensor_sums.n};
+
+    return c->e->update ? update_sums(c->e->update, &range, sums, c->ops, c->s) : TITAN_OK;
+}
+
+static titan_status commit_sums(const struct call *c, double *sums, int64_t n)
+{
+    const struct exec *e = c->e;
+    static const double not_finite = (double)INFINITY;
+    double *const to = e->statistics[1 - e->newest] + e->p->statistics.size;
+
+    if (failpoint("exec.sums", NULL) != TITAN_OK) /* in tests: a tensor's sum overflows on this rank */
+        TRY(c->ops->copy(c->s, sums, &not_finite, sizeof not_finite));
+    if (e->p->mesh.world > 1)
+        TRY(e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], sums, (size_t)n, DTYPE_F64, c->s));
+    TRY(c->ops->copy(c->s, to, sums, (size_t)n * sizeof *to));
+    TRY(e->ops->stream_sync(c->s, c->err));
+    return failpoint("exec.committed", c->err);
 }
 
 static titan_status update_units(const struct call *c)

@@ -6,12 +6,14 @@
  * an event where another stream waits. These values differ between ranks of one program class and follow from the rank:
  * samples, first row of the vocabulary, place in the statistics.
  *
- * A training step is three calls. exec_gradients runs all actions before the program's AGREE, and returns when they
- * have succeeded on this rank. exec_agree sums the statistics over all ranks: this is the step's commit point, and the
- * last action that needs a peer. exec_update updates the state, and needs no peer.
+ * A training step is four calls. exec_gradients runs all actions before the program's AGREE and returns when they have
+ * succeeded here. exec_agree sums the statistics over all ranks. exec_commit runs the direction section, which needs
+ * both the statistics and peers, and then COMMIT: the step's commit point, the last action that needs a peer. A program
+ * without a direction section has no COMMIT, and AGREE is its commit point. exec_update updates the state, and needs no
+ * peer.
  *
  * One thread. Up to the commit point a failure (TITAN_EREVOKED, TITAN_EPEER, ...) leaves parameters and moments as they
- * were. Once exec_agree begins, the step is *prepared*: if exec_agree fails, the statistics of any other rank can
+ * were. Once the commit point begins, the step is *prepared*: if it fails, the numbers of any other rank can
  * finish the step without communicators (exec_resume, exec_update). */
 #ifndef TITAN_WORKER_EXEC_EXEC_H
 #define TITAN_WORKER_EXEC_EXEC_H
@@ -99,10 +101,13 @@ titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *a
 /* Runs forward, backward and reductions of every microbatch; when it returns, they have succeeded. The program must
  * have an AGREE. batch is borrowed until exec_agree returns. An unfinished step before is dropped. */
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
-/* The commit point, after exec_gradients: *ret_statistics gets the statistics (program.h), summed over all ranks and
- * the same on each rank. They are valid until the second exec_agree after this call. */
+/* After exec_gradients: *ret_statistics are the statistics (program.h), summed over all ranks, the same on each rank;
+ * valid until the second exec_agree after this one. The commit point of a program without a direction section. */
 titan_status exec_agree(struct exec *e, const double **ret_statistics, struct titan_error *err) TITAN_MUST_USE;
-/* Runs the optimizer after exec_agree or exec_resume, on every unit of this rank's shard. update NULL: the step is
+/* After exec_agree: the direction section and COMMIT. The sums of tensors are then behind the statistics; they are zero
+ * if update is NULL (the step is skipped, and COMMIT commits that). Does nothing without a direction section. */
+titan_status exec_commit(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
+/* Runs the optimizer after exec_commit or exec_resume, on every unit of this rank's shard. update NULL: the step is
  * skipped, and the state stays unchanged. When it returns, the update may still run on the compute stream. */
 titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
 
@@ -118,12 +123,12 @@ void exec_take_times(struct exec *e, bool on);
 /* Times of the last step, which must have been timed; its streams must be idle. */
 titan_status exec_times(struct exec *e, struct exec_times *ret, struct titan_error *err) TITAN_MUST_USE;
 
-/* Has the step begun to agree, but has no statistics? Then exec_resume can finish it. */
+/* Has the step begun its commit point, but lacks the numbers of other ranks? Then exec_resume can finish it. */
 bool exec_prepared(const struct exec *e);
-/* Uses another rank's statistics of the prepared step instead of exec_agree's sum. The streams must be idle and without
- * failures. */
+/* Uses another rank's numbers (statistics_all) of the prepared step instead of the commit point's sums. The streams
+ * must be idle and without failures. */
 void exec_resume(struct exec *e, const double *statistics);
-/* The statistics (program->statistics.size) of the last agreed step; NULL = none. */
+/* The numbers (statistics_all) of the last committed step; NULL = none. */
 const double *exec_statistics(const struct exec *e);
 
 /* Runs a step of a forward-only program. *ret_statistics: as in exec_agree. */

@@ -12,8 +12,9 @@ enum exec_stage {
     EXEC_IDLE,     /* no step has begun, or the last step's update is enqueued */
     EXEC_REDUCING, /* actions before AGREE are being enqueued */
     EXEC_REDUCED,  /* all actions before AGREE have succeeded here */
-    EXEC_PREPARED, /* only the statistics are missing */
-    EXEC_AGREED,   /* the statistics are here: the step is committed */
+    EXEC_DECIDED,  /* the statistics are here; the direction section and COMMIT follow */
+    EXEC_PREPARED, /* only the numbers of the commit point are missing */
+    EXEC_AGREED,   /* they are here: the step is committed */
 };
 
 /* A gradient shard: its last writing action, and the NORM that reads it. */
@@ -79,6 +80,7 @@ struct exec {
     float *host_expert_tokens; /* per expert, from the statistics */
     int32_t *host_tokens;      /* [slot][batch_rows][N], pinned, source of LOAD; NULL: LOAD reads the batch itself */
     int agree;                 /* index of AGREE, which DECIDE follows; n_actions: the program has no AGREE */
+    int commit;                /* index of the commit point: COMMIT, or AGREE without a direction section */
     int sync_point;            /* program_sync_point */
     struct final *finals;
     int n_finals;

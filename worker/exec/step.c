@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step.c - a training step in three calls: gradients, the agreement that commits the step, the update. */
+/* step.c - a training step in four calls: gradients, the agreement, the direction section with COMMIT, the update. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/progress.h"
@@ -197,13 +198,41 @@ titan_status exec_agree(struct exec *e, const double **ret_statistics, struct ti
 {
     titan_assert(e->stage == EXEC_REDUCED);
     TRY(failpoint("exec.reduced", err));
-    e->stage = EXEC_PREPARED;
-    TRY(failpoint("exec.prepared", err));
+    if (e->commit == e->agree) {
+        e->stage = EXEC_PREPARED;
+        TRY(failpoint("exec.prepared", err));
+    }
     TRY(run_action(e, e->agree, err));     /* AGREE: the sum over all ranks is enqueued */
-    TRY(run_action(e, e->agree + 1, err)); /* DECIDE: the host has the sum */
-    take_statistics(e);
+    TRY(run_action(e, e->agree + 1, err)); /* DECIDE: the host has it */
+    *ret_statistics = e->statistics[1 - e->newest];
+    if (e->commit == e->agree)
+        take_statistics(e);
+    else
+        e->stage = EXEC_DECIDED;
     e->batch = NULL;
-    *ret_statistics = e->statistics[e->newest];
+    return TITAN_OK;
+}
+
+titan_status exec_commit(struct exec *e, const struct update *update, struct titan_error *err)
+{
+    if (e->stage == EXEC_AGREED) /* AGREE was the commit point */
+        return TITAN_OK;
+    titan_assert(e->stage == EXEC_DECIDED);
+    e->update = update;
+    for (int i = e->agree + 2; i < e->commit; i++) {
+        if (e->opt.revoked && atomic_load(e->opt.revoked))
+            return titan_fail(err, TITAN_EREVOKED, "action %d: the epoch was revoked", i);
+        TRY(run_action(e, i, err));
+    }
+    TRY(e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err));
+    for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
+        if (e->joined[s])
+            TRY(e->ops->stream_sync(e->opt.streams[s], err));
+    TRY(failpoint("exec.directed", err));
+    e->stage = EXEC_PREPARED;
+    TRY(failpoint("exec.committing", err));
+    TRY(run_action(e, e->commit, err));
+    take_statistics(e);
     return TITAN_OK;
 }
 
@@ -211,8 +240,8 @@ void exec_resume(struct exec *e, const double *statistics)
 {
     titan_assert(e->stage == EXEC_PREPARED);
     titan_assert(statistics != e->statistics[1 - e->newest]);
-    memcpy(e->statistics[1 - e->newest], statistics, (size_t)e->p->statistics.size * sizeof *statistics);
-    e->done = e->agree + 1; /* all actions that had begun have ended with their epoch */
+    memcpy(e->statistics[1 - e->newest], statistics, (size_t)statistics_all(&e->p->statistics) * sizeof *statistics);
+    e->done = MAX(e->commit, e->agree + 1); /* all actions that had begun have ended with their epoch */
     take_statistics(e);
 }
 
@@ -220,7 +249,7 @@ titan_status exec_update(struct exec *e, const struct update *update, struct tit
 {
     titan_assert(e->stage == EXEC_AGREED);
     e->update = update;
-    for (int i = e->agree + 2; i < e->p->n_actions; i++)
+    for (int i = MAX(e->commit + 1, e->agree + 2); i < e->p->n_actions; i++)
         TRY(run_action(e, i, err));
     TRY(join_streams(e, err));
     e->update = NULL;

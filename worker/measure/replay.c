@@ -170,6 +170,7 @@ static titan_status run_step(struct replay *r, uint64_t number, struct titan_err
 
     TRY(exec_gradients(r->exec, &batch, err));
     TRY(exec_agree(r->exec, &statistics, err));
+    TRY(exec_commit(r->exec, &update, err));
     TRY(exec_update(r->exec, &update, err));
     return exec_wait_for_update(r->exec, err);
 }

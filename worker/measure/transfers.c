@@ -63,6 +63,7 @@ static titan_status run_rounds(const struct member *m, const struct board_row *r
             break;
         case OP_ALL_REDUCE:
         case OP_AGREE:
+        case OP_COMMIT:
             TRY(comm_shm.all_reduce(m->comm, at, count, row->dt, s));
             break;
         case OP_ALL_TO_ALL:

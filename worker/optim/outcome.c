@@ -188,6 +188,17 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     return TITAN_OK;
 }
 
+void outcome_add_sums(const struct model *model, const double *sums, struct step_outcome *outcome)
+{
+    titan_assert(outcome->finite);
+    for (int u = 0; u < model->n_units; u++)
+        for (int t = 0; t < model->units[u].n_tensors; t++)
+            if (!isfinite(sums[model->units[u].first_tensor + t])) {
+                outcome->finite = false;
+                outcome->bad_unit = u; /* the highest, as of gradients */
+            }
+}
+
 void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *statistics,
                         double *ret_gradients, double *ret_masters)
 {

@@ -16,7 +16,7 @@ struct step_outcome {
     double loss_max;   /* largest mean loss of a rank's own samples, over ranks that read different samples */
     double grad_norm;  /* norm of the mean gradient, before clipping */
     unsigned commands; /* bits that any rank was given */
-    bool finite;       /* loss and norm are finite */
+    bool finite;       /* loss, norm and sums of tensors are finite */
     double expert_tokens_min, expert_tokens_max,
         expert_tokens_mean; /* tokens of an expert, over all layers; 0 = no experts */
     double dropped;         /* rows whose expert had no room */
@@ -38,6 +38,8 @@ struct evaluation_sums {
 /* Computes the outcome. TITAN_ECONFLICT: the counted number of tokens is impossible. */
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *statistics,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Reads the sums of a finite step's tensors, summed over all ranks: with one that is not finite, the step is not. */
+void outcome_add_sums(const struct model *model, const double *sums, struct step_outcome *outcome);
 /* Norms of each unit (statistics.units numbers): of the unit's mean gradient before clipping, and of its masters before
  * the step's update. */
 void outcome_unit_norms(const struct program *program, const struct layout *layout, const double *statistics,

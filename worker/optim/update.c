@@ -73,6 +73,8 @@ struct update update_of_recipe(const struct recipe *recipe, const struct update_
                     u.kind[g][i] = k;
         }
     }
+    for (int g = 0; g < PARAMS_GROUPS; g++)
+        u.threshold[g] = of[g]->sums ? (float)recipe->optimizer.stable_adamw.threshold : 0;
     u.alike = of[0] == of[1] && u.args[0].lr == u.args[1].lr && u.args[0].weight_decay == u.args[1].weight_decay;
     return u;
 }
@@ -143,6 +145,8 @@ static titan_status gather_tensor(struct gathered *gathered, const struct update
             place += l->units[r->unit].span[k];
         state[i] = values + (size_t)r->n * master + (size_t)place * moment;
     }
+    const float excess =
+        u->sums && u->threshold[group] > 0 ? (float)sqrt(u->sums[tensor] / (double)t->numel) / u->threshold[group] : 0;
     struct moment_rounding rounding = a->rounding;
     const int64_t width = t->ndim > 1 ? t->shape[1] : t->numel;
     const int64_t stretch = a->rounding.random ? layout_stretch(l, tensor) * local->cols : to - local->offset;
@@ -160,7 +164,8 @@ static titan_status gather_tensor(struct gathered *gathered, const struct update
             layout_origin(l, tensor, r->rank, first / local->cols, &row, &col);
         rounding.first = at - local->offset - first;
         rounding.origin = row * width + col;
-        struct update_piece piece = {.master = values + (size_t)(at - begin) * master,
+        struct update_piece piece = {.excess = excess,
+                                     .master = values + (size_t)(at - begin) * master,
                                      .grad = r->grad + (at - begin),
                                      .shadow = shadow ? shadow + (at - begin) : NULL,
                                      .n = (size_t)(next - at),
@@ -183,11 +188,39 @@ static titan_status make_shard(const struct update_range *range, enum dtype mast
     return ops->copy(s, range->shard, range->values, (size_t)range->n * dtype_bytes(dt));
 }
 
+titan_status update_sums(const struct update *update, const struct update_range *range, double *sums,
+                         const struct device_ops *ops, struct stream *s)
+{
+    const struct layout *const l = range->layout;
+    const struct model_unit *const unit = &l->model->units[range->unit];
+    const int64_t begin = layout_begin(l, range->unit, range->rank), end = begin + range->n;
+    const bool first = mesh_group_rank(&l->mesh, GROUP_REPLICATE, range->rank) == 0;
+    const bool whole = layout_unit_part(l, range->unit, range->rank) == 0;
+
+    for (int t = unit->first_tensor; t < unit->first_tensor + unit->n_tensors; t++) {
+        const int group = model_is_layer_matrix(l->model, t) ? PARAMS_MATRICES : PARAMS_REST;
+        const struct update_args *const a = &update->args[group];
+        const struct local_tensor *const local = &l->tensors[t];
+        const int64_t from = MAX(begin, local->offset), to = MIN(end, local->offset + local->rows * local->cols);
+        const bool counts = first && (whole || l->model->tensors[t].split != SPLIT_NONE);
+        if (update->threshold[group] == 0 || !counts || from >= to)
+            continue;
+        int64_t place = layout_place(l, t, range->rank, update->kind[group][1]);
+        for (int k = 0; k < update->kind[group][1]; k++)
+            place += l->units[range->unit].span[k];
+        const char *const v =
+            (char *)range->values + (size_t)range->n * dtype_bytes(a->master) + (size_t)place * dtype_bytes(a->moment);
+        TRY(ops->update_sum(s, sums + t, v, range->grad + (from - begin), (size_t)(to - from), a));
+    }
+    return TITAN_OK;
+}
+
 titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,
                           const struct device_ops *ops, enum dtype dt, struct stream *s)
 {
     const struct update_args *const a = update->args;
-    const bool shadows = dt == DTYPE_BF16 && a->master == DTYPE_F32, whole = update->alike && !a->rounding.random;
+    const bool shadows = dt == DTYPE_BF16 && a->master == DTYPE_F32;
+    const bool whole = update->alike && !a->rounding.random && !update->sums;
     struct gathered gathered[PARAMS_GROUPS];
 
     titan_assert(dt == DTYPE_F32 || dt == DTYPE_BF16);

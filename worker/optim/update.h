@@ -15,6 +15,8 @@ enum { PARAMS_MATRICES, PARAMS_REST, PARAMS_GROUPS };
 struct update {
     struct update_args args[PARAMS_GROUPS]; /* .rounding has only random and step; the range gives the rest */
     int kind[PARAMS_GROUPS][UPDATE_STATES]; /* which of the layout's kinds each state of a group's rule is; -1: none */
+    float threshold[PARAMS_GROUPS];         /* bounds a tensor's rate, device.h: update_piece.excess; 0: no bound */
+    const double *sums;                     /* of the model's tensors (update_sums, over all ranks); NULL: none */
     bool alike;                             /* both groups have the same arithmetic and kinds */
     uint64_t seed;                          /* seed of the rounding */
 };
@@ -39,6 +41,10 @@ struct update_step {
     double clip;     /* and multiplied by this */
 };
 struct update update_of_recipe(const struct recipe *recipe, const struct update_step *step);
+/* Enqueues: adds to sums (device, one for each tensor of the model) what this rank counts of the range's tensors. Each
+ * element is counted by one rank. */
+titan_status update_sums(const struct update *update, const struct update_range *range, double *sums,
+                         const struct device_ops *ops, struct stream *s) TITAN_MUST_USE;
 /* Enqueues the update of all elements of count ranges, as one call if the device has such a call. dt: type of the
  * shards. */
 titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,

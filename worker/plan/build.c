@@ -868,6 +868,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
         b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
     }
     statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
+    b->e.p->statistics.sums = b->opt->tensor_sums && !b->opt->forward_only ? b->model->n_tensors : 0;
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
     const int64_t numbers = b->e.p->statistics.size;
     b->statistics = tensor_at(emit_buffer(&b->e, BUF_STATISTICS, "statistics", (size_t)numbers * sizeof(double)), 0,

@@ -65,7 +65,7 @@ static titan_status check_transfer(const struct checker *c, const struct action 
 
     if (!op_is_transfer((enum op)a->op))
         return a->channel < 0 ? TITAN_OK : REFUSE(c, "is no transfer but has a channel");
-    if (a->op == OP_AGREE)
+    if (op_is_agreement((enum op)a->op))
         return (a->channel == CHANNEL_WORLD) == (c->p->mesh.world > 1) ? TITAN_OK : REFUSE(c, "is not on WORLD");
     if (a->channel < 0 || a->channel >= CHANNEL_COUNT || (a->channel >= CHANNEL_FORWARD_NEXT) != pipeline)
         return REFUSE(c, "has no channel that fits (%d)", a->channel);

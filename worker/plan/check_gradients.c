@@ -34,7 +34,7 @@ struct flow {
 
 struct unit_progress {
     int normed; /* buffer that NORM read, or that was sent to the rank with the unit; NONE: no buffer yet */
-    bool fetched, optimised, returned;
+    bool fetched, summed, optimised, returned;
     bool counted, balanced; /* loads of experts */
 };
 
@@ -44,7 +44,7 @@ struct gradients {
     struct flow *flows; /* per buffer */
     struct unit_progress *units;
     uint64_t *given; /* [model tensors]: bits of microbatches that have added to the tensor */
-    bool agreed, decided;
+    bool agreed, decided, committed;
     bool table_moved; /* the embedding's shard has been sent to the rank of a tied head, or received there */
 };
 
@@ -405,12 +405,61 @@ static titan_status norm(const struct gradients *g, const struct action *a, cons
     return TITAN_OK;
 }
 
+/* The direction section is between DECIDE and COMMIT: peers may be needed there, so the state must not change yet. */
+static titan_status direction(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const bool directs = g->decided && !g->committed && c->p->statistics.sums > 0;
+
+    if (g->decided && !directs && op_is_transfer((enum op)a->op) && a->op != OP_COMMIT)
+        return REFUSE(c, "needs a peer behind the commit point");
+    for (int k = 0; directs && k < a->n_operands; k++) {
+        const struct buffer *b = &c->p->buffers[o[k].buffer];
+        if (o[k].access & ACCESS_WRITE && buffer_is_external(b->kind))
+            return REFUSE(c, "operand %d: writes to %s #%d before the commit point", k, buffer_kind_name(b->kind),
+                          o[k].buffer);
+    }
+    return TITAN_OK;
+}
+
+/* Sums of a unit's tensors, from its own state and the gradient that the update takes. */
+static titan_status tensor_sums(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct operand *state = &o[OPERAND_OF(tensor_sums, state)], *gradient = &o[OPERAND_OF(tensor_sums, gradient)];
+    const struct buffer *b = &c->p->buffers[state->buffer];
+    const int unit = b->kind == BUF_STATE ? b->unit : flow_of(g, state)->state_of;
+
+    if (!g->decided || g->committed)
+        return REFUSE(c, "comes %s", g->committed ? "after the commit point" : "before the decision");
+    if (unit < 0 || g->units[unit].summed)
+        return REFUSE(c, "sums the tensors of unit %d %s", unit, unit < 0 ? "without its state" : "a second time");
+    if (g->units[unit].normed != gradient->buffer)
+        return REFUSE(c, "sums with buffer #%d, the norm is that of #%d", gradient->buffer, g->units[unit].normed);
+    g->units[unit].summed = true;
+    g->units[unit].fetched = false; /* the update fetches it again */
+    return TITAN_OK;
+}
+
+static titan_status commit(struct gradients *g)
+{
+    const struct checker *c = g->c;
+
+    if (!g->decided || g->committed || c->p->statistics.sums == 0)
+        return REFUSE(c, "%s", g->committed ? "a second commit" : "comes without a decision, or has nothing to sum");
+    for (int u = 0; u < c->model->n_units; u++)
+        if (c->p->layout->units[u].pp_rank == c->p->pp_rank && !g->units[u].summed)
+            return REFUSE(c, "the tensors of unit %d are not summed", u);
+    g->committed = true;
+    return TITAN_OK;
+}
+
 static titan_status optimise(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
 
-    if (!g->decided)
-        return REFUSE(c, "comes before the decision");
+    if (!g->decided || (c->p->statistics.sums > 0 && !g->committed))
+        return REFUSE(c, "comes before the %s", g->decided ? "commit point" : "decision");
     for (int k = 0; k + UPDATE_OPERANDS <= a->n_operands; k += UPDATE_OPERANDS) {
         const struct operand *state = &o[k + OPERAND_OF(optimise, state)];
         const struct operand *shard = &o[k + OPERAND_OF(optimise, shard)];
@@ -546,6 +595,7 @@ static titan_status step(struct gradients *g, const struct action *a)
 
     if (c->p->forward_only)
         TRY(evaluate(g, a, o));
+    TRY(direction(g, a, o));
     switch (a->op) {
     case OP_AGREE:
         if (g->agreed)
@@ -564,6 +614,10 @@ static titan_status step(struct gradients *g, const struct action *a)
         return TITAN_OK;
     case OP_NORM:
         return norm(g, a, o);
+    case OP_TENSOR_SUMS:
+        return tensor_sums(g, o);
+    case OP_COMMIT:
+        return commit(g);
     case OP_OPTIMISE:
         return optimise(g, a, o);
     case OP_ROUTE:

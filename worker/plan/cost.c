@@ -320,7 +320,8 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     case OP_ALL_TO_ALL_V:
         return steps * latency + bytes * (n - 1) / n / bandwidth;
     case OP_ALL_REDUCE:
-    case OP_AGREE: /* small messages go up and down a tree */
+    case OP_AGREE:
+    case OP_COMMIT: /* small messages go up and down a tree */
         return 2 * (log2(n) * latency + bytes * (n - 1) / n / bandwidth);
     default: /* one message */
         return latency + bytes / (nodes > 1 ? m->net_bandwidth : m->link_bandwidth);
@@ -408,7 +409,7 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     if (cost_measured(cost, p, a, &seconds, &processor))
         return seconds;
     if (op_is_transfer((enum op)a->op)) {
-        if (a->op == OP_AGREE && p->mesh.world == 1)
+        if (op_is_agreement((enum op)a->op) && p->mesh.world == 1)
             return 0;
         return m->start + cost_transfer(m, &p->mesh, (enum op)a->op, channel_group((enum channel)a->channel),
                                         (double)cost_bytes(p, a));

@@ -29,7 +29,7 @@ static size_t of_channel(const struct program *p, enum channel channel)
                 use.gathered = MAX(use.gathered, bytes);
             if (a->op == OP_REDUCE_SCATTER || a->op == OP_ALL_TO_ALL)
                 use.exchanged = MAX(use.exchanged, bytes / (size_t)members);
-            if (a->op == OP_ALL_REDUCE || a->op == OP_AGREE)
+            if (a->op == OP_ALL_REDUCE || op_is_agreement((enum op)a->op))
                 use.summed = MAX(use.summed, bytes);
         }
         if (a->op == OP_SEND) {

@@ -357,6 +357,21 @@ static int next_unit(const struct builder *b, int unit)
     return unit;
 }
 
+/* The direction section: work between the decision and the update that needs both the decision and peers. It writes
+ * scratch memory alone. */
+static void sum_tensors(struct builder *b)
+{
+    const struct tensor sums = emit_tensor(&b->e, BUF_WORK, "tensor sums", DTYPE_F64, 1, b->e.p->statistics.sums);
+
+    EMIT(&b->e, zero, sums);
+    for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u)) {
+        const struct tensor state = b->opt->offload ? stage_state(b, u) : state_of(b, u, b->units[u].state);
+        builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE); /* the state's buffer names the unit */
+        EMIT(&b->e, tensor_sums, sums, state, b->units[u].reduced);
+    }
+    EMIT(&b->e, commit, sums);
+}
+
 void gradients_update(struct builder *b)
 {
     const int units = b->model->n_units;
@@ -393,6 +408,8 @@ void gradients_update(struct builder *b)
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, agree, b->statistics);
     EMIT(&b->e, decide, b->statistics);
+    if (b->e.p->statistics.sums > 0)
+        sum_tensors(b);
 
     struct tensor staged = TENSOR_NONE;
     struct updates updates = {0};

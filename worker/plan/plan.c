@@ -116,6 +116,7 @@ static void set_build_options(struct plan *plan)
     plan->build = (struct build_options){.layout = plan->layout,
                                          .dt = plan->opt.dt,
                                          .types = state_types_of_recipe(r, plan->opt.dt),
+                                         .tensor_sums = optimizer_needs_sums(r),
                                          .b = rows,
                                          .t = r->training.seq_len,
                                          .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,

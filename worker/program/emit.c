@@ -203,7 +203,7 @@ void emit_action(struct emitter *e, enum op op, const struct op_params *params)
                                                        .microbatch = e->microbatch,
                                                        .params = at,
                                                        .operand = e->p->n_operands};
-    if (op == OP_AGREE && e->p->mesh.world > 1) {
+    if (op_is_agreement(op) && e->p->mesh.world > 1) {
         emit_last(e)->channel = CHANNEL_WORLD;
         emit_last(e)->stream = (uint8_t)channel_stream(op, CHANNEL_WORLD);
     }

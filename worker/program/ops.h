@@ -99,6 +99,11 @@ const char *op_name(enum op op);
 enum op_class op_class(enum op op);
 bool op_is_collective(enum op op);
 bool op_is_transfer(enum op op); /* collective, SEND or RECV */
+/* Is the operation a sum over the world, at which ranks agree? */
+static inline bool op_is_agreement(enum op op)
+{
+    return op == OP_AGREE || op == OP_COMMIT;
+}
 /* Names of an operation's numbers in the order of op_params.word, each followed by a blank. NULL: the operation has
  * parts instead of named numbers. */
 const char *op_numbers(enum op op);

@@ -114,6 +114,7 @@ double action_wire_bytes(const struct program *p, const struct action *a)
         return bytes * (n - 1) / n;
     case OP_ALL_REDUCE:
     case OP_AGREE:
+    case OP_COMMIT:
         return 2 * bytes * (n - 1) / n;
     default:
         return bytes;

@@ -167,6 +167,7 @@ struct step_statistics {
     int64_t losses, counts, commands, values, masters, checks, norms, mtp, balance, drops,
         expert_tokens; /* first index of each */
     int64_t size;
+    int64_t sums; /* of tensors, which COMMIT adds up behind the statistics; 0: the step has no direction section */
 };
 
 struct program {
@@ -220,6 +221,11 @@ static inline const struct op_params *action_params(const struct program *p, con
 }
 
 const struct tree_sum *program_tree_sum(const struct program *p, int unit);
+/* Numbers of a step that ranks agree on: the statistics, then the sums of tensors. */
+static inline int64_t statistics_all(const struct step_statistics *r)
+{
+    return r->size + r->sums;
+}
 void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical);
 /* How many of the norms' numbers belong to a unit. */
 int64_t statistics_norms(const struct step_statistics *statistics, const struct layout *layout, int unit);

@@ -771,10 +771,29 @@ static bool fail_in_step(const char *const *axes, int world, const char *const f
     return lose_one(axes, e, (int)ARRAY_SIZE(e), axes ? alone : NULL, false);
 }
 
+/* The places of a case in a step without a direction section, around AGREE, as places around COMMIT. */
+static void in_direction(const char *const fails[PROCESSES_MAX], char text[PROCESSES_MAX][64],
+                         const char *ret[PROCESSES_MAX])
+{
+    static const char *const names[][2] = {
+        {"exec.reduced", "exec.directed"}, {"exec.prepared", "exec.committing"}, {"exec.agreed", "exec.committed"}};
+
+    for (int r = 0; r < PROCESSES_MAX; r++) {
+        ret[r] = fails[r];
+        for (size_t i = 0; i < ARRAY_SIZE(names) && fails[r]; i++) {
+            const size_t n = strlen(names[i][0]);
+            if (strncmp(fails[r], names[i][0], n) != 0)
+                continue;
+            (void)snprintf(text[r], sizeof text[r], "%s%s", names[i][1], fails[r] + n);
+            ret[r] = text[r];
+        }
+    }
+}
+
 static void test_fail_in_step(void **state)
 {
     (void)state;
-    static const char *const axes[][5] = {
+    static const char *const axes[][6] = {
         {"elastic.max_workers=4"},
         {"elastic.max_workers=4", "parallelism.pipeline_parallel_degree=2", "training.enable_cpu_offload=true"},
         {"elastic.max_workers=4", "parallelism.tensor_parallel_degree=2"},
@@ -783,8 +802,11 @@ static void test_fail_in_step(void **state)
         {"elastic.max_workers=4", "model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2",
          "training.dtype=bfloat16"},
         {"elastic.max_workers=4", "model.name=qwen3", "parallelism.pipeline_parallel_degree=2"},
+        {"elastic.max_workers=4", "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3"},
+        {"elastic.max_workers=4", "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3",
+         "parallelism.pipeline_parallel_degree=2", "training.enable_cpu_offload=true"},
     };
-    enum { ALL_CASES = 3, REPLICAS = 4 }; /* axes of which only the last cases are tried; with replicas */
+    enum { ALL_CASES = 3, REPLICAS = 4, DIRECTED = 7 }; /* from ALL_CASES on, axes have the last cases only */
     static const struct {
         const char *fails[PROCESSES_MAX], *recovery_source;
         int rolls;  /* some are behind others: 1; all the same: 0; by chance: -1 */
@@ -818,10 +840,44 @@ static void test_fail_in_step(void **state)
                 !in_turn(a, i + 4 < ARRAY_SIZE(cases) ? ALL_CASES : ARRAY_SIZE(axes), i))
                 continue;
             print_message("# case %zu of %s\n", i, axes[a][1] ? axes[a][1] : axes[a][0]);
-            const bool rolled = fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim,
+            char text[PROCESSES_MAX][64];
+            const char *directed[PROCESSES_MAX];
+            in_direction(cases[i].fails, text, directed);
+            const bool rolled = fail_in_step(axes[a], 4, a >= DIRECTED ? directed : cases[i].fails, cases[i].victim,
                                              replica ? "replica" : cases[i].recovery_source);
             assert_true(cases[i].rolls < 0 || cases[i].rolls == rolled);
         }
+}
+
+/* A tensor's sum overflows on one rank: every rank skips the step, also rank 1, which has it prepared only and finishes
+ * it with another rank's sums, and the dead rank's buddy. */
+static void test_sums_not_finite(void **state)
+{
+    (void)state;
+    static const char *const axes[][5] = {
+        {"elastic.max_workers=4", "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3"},
+        {"elastic.max_workers=4", "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3",
+         "parallelism.pipeline_parallel_degree=2"},
+    };
+    for (size_t a = 0; a < ARRAY_SIZE(axes); a++) {
+        struct losses l, skipped, whole;
+        struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+        struct script_epoch e[] = {
+            {.world = 4,
+             .process = {0, 1, 2, 3},
+             .victim = 3,
+             .kill_before = 8,
+             .fails = {NULL, "exec.committed=call@7", "exec.sums=fail@7"}},
+            {.world = 4, .process = {0, 1, 2, 4}, .find = true, .recovery_source = "buddy"},
+        };
+        run_with(axes[a], alone, 1, false, false, &whole);
+        alone[0].fails[1] = "exec.sums=fail@7";
+        run_with(axes[a], alone, 1, false, false, &skipped);
+        assert_true(skipped.loss[7] == whole.loss[7] && skipped.loss[8] != whole.loss[8]);
+        run_with(axes[a], e, (int)ARRAY_SIZE(e), false, false, &l);
+        assert_true(rolled_forward);
+        check_against(&l, &skipped);
+    }
 }
 
 /* Rank 0 alone has the sum of a step, and is killed: no process was told of that step, so it is trained again and yet
@@ -1145,6 +1201,7 @@ int main(void)
         quick(test_kill_without_loss),
         slow(test_kill_without_loss_tcp),
         longer(test_fail_in_step, .setup_func = shorten, .teardown_func = lengthen),
+        quick(test_sums_not_finite, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_told_when_all_have_it, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_kill_meshes),

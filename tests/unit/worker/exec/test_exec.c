@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, a step
- * that is not updated after the agreement leaves it alone too. */
+ * that is not updated after the agreement leaves it alone too, as does one that ends before its commit point. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,9 +45,9 @@ struct fixture {
     int32_t tokens[MICROBATCHES][BATCH_ROWS * B * T];
     double counts[MICROBATCHES];
     /* what run is to do, and what it saw */
-    bool skip, fail;
+    bool skip, fail, directs; /* directs: the program has a direction section */
     atomic_int revoked;
-    enum { REVOKE_NEVER, REVOKE_REDUCED, REVOKE_AGREEING } revoke; /* when it is to be */
+    enum { REVOKE_NEVER, REVOKE_REDUCED, REVOKE_AGREEING, REVOKE_DECIDED } revoke; /* when it is to be */
     struct step_outcome outcome;
     struct update update;
 };
@@ -101,6 +101,7 @@ static void open_program(struct fixture *f)
                                         .dev = f->device.dev,
                                         .microbatches = MICROBATCHES,
                                         .prefetch = 1,
+                                        .tensor_sums = f->directs,
                                         .checkpointing = none};
     must(program_build(&build, 0, &f->program, &err), &err);
     must(program_check(f->program, 0, &err), &err);
@@ -111,7 +112,7 @@ static void open_program(struct fixture *f)
                  &err);
 }
 
-static int set_up(void **state)
+static int open_fixture(void **state, bool directs)
 {
     static struct fixture f;
     struct titan_error err = {0};
@@ -120,6 +121,7 @@ static int set_up(void **state)
     struct stream *compute = NULL;
 
     memset(&f, 0, sizeof f);
+    f.directs = directs;
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     must(device_open("cpu", &options, &f.device, &err), &err);
     must(model_open(&dims, &f.model, &err), &err);
@@ -143,6 +145,16 @@ static int set_up(void **state)
     make_batch(&f);
     *state = &f;
     return 0;
+}
+
+static int set_up(void **state)
+{
+    return open_fixture(state, false);
+}
+
+static int set_up_direction(void **state)
+{
+    return open_fixture(state, true);
 }
 
 static int tear_down(void **state)
@@ -172,6 +184,7 @@ static titan_status decide(struct fixture *f, const double *statistics, struct t
                                              .bias2 = 0.05f};
     f->update.args[1] = f->update.args[0];
     f->update.alike = true;
+    f->update.threshold[0] = f->update.threshold[1] = f->directs ? 0.5f : 0;
     for (int g = 0; g < PARAMS_GROUPS; g++)
         memcpy(f->update.kind[g], (int[]){0, 1, -1}, sizeof f->update.kind[g]);
     return TITAN_OK;
@@ -185,10 +198,16 @@ static titan_status run(struct fixture *f, unsigned commands, struct titan_error
     atomic_store(&f->revoked, f->revoke == REVOKE_AGREEING);
     TRY(exec_agree(f->exec, &statistics, err));
     assert_false(exec_prepared(f->exec));
-    assert_ptr_equal(exec_statistics(f->exec), statistics);
+    assert_int_equal(exec_statistics(f->exec) == statistics, !f->directs);
     if (f->fail)
         return titan_fail(err, TITAN_ECANCELLED, "the host has other plans");
     TRY(decide(f, statistics, err));
+    atomic_store(&f->revoked, f->revoke == REVOKE_DECIDED);
+    TRY(exec_commit(f->exec, f->skip ? NULL : &f->update, err));
+    assert_ptr_equal(exec_statistics(f->exec), statistics);
+    f->update.sums = f->directs ? statistics + f->program->statistics.size : NULL;
+    for (int t = 0; f->directs && t < f->model->n_tensors; t++)
+        assert_true(f->skip ? f->update.sums[t] == 0 : f->update.sums[t] > 0);
     TRY(exec_update(f->exec, f->skip ? NULL : &f->update, err));
     return f->device.ops->stream_sync(f->streams[STREAM_COMPUTE], err);
 }
@@ -294,6 +313,35 @@ static void test_revoked(void **state)
     assert_memory_not_equal(before, updated, bytes);
 }
 
+/* A step with a direction section is committed behind it. Before that a revocation leaves state and statistics. */
+static void test_direction(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    const size_t bytes = (size_t)state_snapshot_size(f->state->layout, 0) * sizeof(float);
+
+    must(run(f, 0, &err), &err);
+    const double *const committed = exec_statistics(f->exec);
+    _cleanup_free_ float *before = copy_state(f);
+    f->revoke = REVOKE_DECIDED;
+    assert_int_equal(run(f, 0, &err), TITAN_EREVOKED);
+    assert_false(exec_prepared(f->exec));
+    assert_ptr_equal(exec_statistics(f->exec), committed);
+    _cleanup_free_ float *after = copy_state(f);
+    assert_memory_equal(before, after, bytes);
+
+    atomic_store(&f->revoked, 0);
+    f->revoke = REVOKE_NEVER;
+    f->skip = true;
+    must(run(f, 0, &err), &err);
+    _cleanup_free_ float *skipped = copy_state(f);
+    assert_memory_equal(before, skipped, bytes);
+    f->skip = false;
+    must(run(f, 0, &err), &err);
+    _cleanup_free_ float *updated = copy_state(f);
+    assert_memory_not_equal(before, updated, bytes);
+}
+
 /* A weight that is not finite: its unit is named, though the units after it and all gradients are spoilt too. */
 static void test_bad_unit(void **state)
 {
@@ -362,6 +410,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_skip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_host_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_revoked, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_direction, set_up_direction, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_unit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_gradient, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_close_waits, set_up, tear_down),

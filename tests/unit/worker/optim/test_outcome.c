@@ -248,6 +248,30 @@ static void test_not_finite(void **state)
     }
 }
 
+/* Of several tensors whose sums are not finite, the highest unit is named, as of gradients. */
+static void test_sums_not_finite(void **state)
+{
+    static const double bad[] = {NAN, INFINITY, -INFINITY};
+    unsigned seed = random_seed();
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct model *m = random_model(&seed);
+        const struct model_unit *const u = &m->units[random_below(&seed, m->n_units)];
+        struct step_outcome out = {.finite = true, .bad_unit = -1};
+        double *sums = calloc((size_t)m->n_tensors, sizeof *sums);
+        outcome_add_sums(m, sums, &out);
+        assert_true(out.finite && out.bad_unit == -1);
+        sums[random_below(&seed, u->first_tensor + u->n_tensors)] = bad[round % 3];
+        sums[u->first_tensor + random_below(&seed, u->n_tensors)] = bad[(round + 1) % 3];
+        outcome_add_sums(m, sums, &out);
+        assert_false(out.finite);
+        assert_ptr_equal(&m->units[out.bad_unit], u);
+        free(sums);
+        model_close(m);
+    }
+}
+
 /* What no ranks can have said: tokens are refused, memory is not known. */
 static void test_cannot_be(void **state)
 {
@@ -395,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_random_statistics),
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_sums_not_finite),
         cmocka_unit_test(test_cannot_be),
         cmocka_unit_test(test_canonical_norm),
         cmocka_unit_test(test_canonical_norm_of_experts),

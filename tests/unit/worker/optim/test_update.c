@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* update.h: which random numbers round the moments. On random meshes every element of every parameter has the same key,
  * place and step as on one rank, and parts that several ranks hold alike have them alike. TITAN_TEST_SEED repeats a
- * run. Clipping, and the arguments of AdamW. */
+ * run. Sums over whole tensors. Clipping, and the arguments of AdamW. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/cleanup.h"
 #include "base/hash.h"
 #include "tests/support/random_layout.h"
 #include "worker/optim/outcome.h"
@@ -126,6 +127,80 @@ static void rounding_follows_the_parameter(void **state)
     }
 }
 
+/* The sum of the gradients themselves, which here lie beside second moments of the same value. */
+static titan_status plain_sum(struct stream *s, double *sum, const void *v, const float *grad, size_t n,
+                              const struct update_args *args)
+{
+    (void)s;
+    assert_true(args->lr == 0.5f && n > 0);
+    assert_memory_equal(v, grad, n * sizeof *grad);
+    for (size_t i = 0; i < n; i++)
+        *sum += (double)grad[i];
+    return TITAN_OK;
+}
+static const struct device_ops summing = {.update_sum = plain_sum};
+
+/* Adds a rank's part of the sums of a unit's tensors. An element's gradient is a mark of its place in the tensor. */
+static void sum_range(const struct layout *l, int unit, int rank, const struct update *update, double *sums)
+{
+    const struct model_unit *const u = &l->model->units[unit];
+    const int64_t begin = layout_begin(l, unit, rank), n = l->units[unit].shard;
+    float *const grad = calloc((size_t)n + 1, sizeof *grad), *const values = calloc(3 * (size_t)n + 1, sizeof *values);
+
+    assert_true(grad && values);
+    for (int64_t i = 0; i < n; i++)
+        grad[i] = 1e9f; /* between tensors */
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
+        const struct local_tensor *const local = &l->tensors[t];
+        const struct model_tensor *const tensor = &l->model->tensors[t];
+        int64_t row, col;
+        layout_origin(l, t, rank, 0, &row, &col);
+        for (int64_t i = MAX(local->offset, begin); i < MIN(local->offset + local->rows * local->cols, begin + n);
+             i++) {
+            const int64_t y = (i - local->offset) / local->cols, x = (i - local->offset) % local->cols;
+            const int64_t place = (row + y) * (tensor->ndim > 1 ? tensor->shape[1] : tensor->numel) + col + x;
+            grad[i - begin] = (float)mark_of(rng_key(1, "sum"), place, 1);
+        }
+    }
+    memcpy(values + 2 * n, grad, (size_t)n * sizeof *grad);
+    const struct update_range range = {l, unit, rank, values, NULL, grad, n};
+    assert_int_equal(update_sums(update, &range, sums, &summing, NULL), TITAN_OK);
+    free(grad);
+    free(values);
+}
+
+static void each_element_is_summed_once(void **state)
+{
+    const struct update_args args = {.lr = 0.5f, .master = DTYPE_F32, .moment = DTYPE_F32};
+    struct update update = {.args = {args, args}, .kind = {{0, 1, -1}, {0, 1, -1}}};
+    unsigned seed = random_seed();
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct model *m = random_model(&seed);
+        struct layout *l = random_layout_of(&seed, m, WORLD_MAX, adamw_kinds());
+        double *const sums = calloc((size_t)m->n_tensors, sizeof *sums);
+        update.threshold[PARAMS_MATRICES] = (float)(round % 3 != 0);
+        update.threshold[PARAMS_REST] = (float)(round % 3 != 1);
+        for (int u = 0; u < m->n_units; u++)
+            for (int rank = 0; rank < l->mesh.world; rank++)
+                if (mesh_group_rank(&l->mesh, GROUP_PP, rank) == l->units[u].pp_rank)
+                    sum_range(l, u, rank, &update, sums);
+        for (int t = 0; t < m->n_tensors; t++) {
+            double want = 0;
+            for (int64_t i = 0; i < m->tensors[t].numel; i++)
+                want += (double)mark_of(rng_key(1, "sum"), i, 1);
+            if (update.threshold[model_is_layer_matrix(m, t) ? PARAMS_MATRICES : PARAMS_REST] == 0)
+                want = 0;
+            if (sums[t] != want)
+                fail_msg("%s of %s: %g, not %g", m->tensors[t].name, layout_text(l), sums[t], want);
+        }
+        free(sums);
+        layout_close(l);
+        model_close(m);
+    }
+}
+
 static void test_clip(void **state)
 {
     (void)state;
@@ -173,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounding_follows_the_parameter),
+        cmocka_unit_test(each_element_is_summed_once),
         cmocka_unit_test(test_clip),
         cmocka_unit_test(test_arguments),
     };

@@ -104,8 +104,17 @@ static bool drop(struct program *p, int i)
     return true;
 }
 
+static bool sums_tensors(const struct program *p, const struct operand *o)
+{
+    const struct buffer *b = &p->buffers[o->buffer];
+    return b->kind == BUF_WORK && strcmp(b->name, "tensor sums") == 0;
+}
+
+/* The sums of tensors may be zeroed twice before the first is added to. */
 static bool duplicate(struct program *p, int i)
 {
+    if (p->actions[i].op == OP_ZERO && sums_tensors(p, operands_of(p, i)))
+        return false;
     struct action *larger = realloc(p->actions, ((size_t)p->n_actions + 1) * sizeof *larger);
 
     assert_non_null(larger);
@@ -118,7 +127,8 @@ static bool duplicate(struct program *p, int i)
 static bool is_sum(const struct program *p, const struct operand *o)
 {
     const enum buffer_kind kind = p->buffers[o->buffer].kind;
-    return o->access == ACCESS_UPDATE && (kind == BUF_GRAD || kind == BUF_GRAD_SHARD || kind == BUF_STATISTICS);
+    return o->access == ACCESS_UPDATE &&
+           (kind == BUF_GRAD || kind == BUF_GRAD_SHARD || kind == BUF_STATISTICS || sums_tensors(p, o));
 }
 
 /* Must b stay behind a? Sums may be added to in any order. */
@@ -304,6 +314,29 @@ static bool send_too_late(struct program *p, int i)
     return true;
 }
 
+static int find_op(const struct program *p, enum op op)
+{
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].op == op)
+            return i;
+    return -1;
+}
+
+/* An update or a transfer on the wrong side of COMMIT, or a sum. */
+static bool cross_commit(struct program *p, int i)
+{
+    const int commit = find_op(p, OP_COMMIT);
+    const enum op op = (enum op)p->actions[i].op;
+
+    if (commit < 0 || (op != OP_OPTIMISE && op != OP_TENSOR_SUMS && op != OP_BALANCE && !op_is_collective(op)))
+        return false;
+    if (i == commit || i < commit)
+        move_action(p, i, i == commit ? p->n_actions - 1 : commit);
+    else
+        move_action(p, i, commit);
+    return true;
+}
+
 /* --- and its plan of memory and waits, left as it stands ---------------------------------------------------------- */
 
 static bool drop_wait(struct program *p, int i)
@@ -383,6 +416,7 @@ static const struct mutation {
     {"resize a collective", resize_collective, false},
     {"reorder collectives", reorder_collectives, false},
     {"send too late", send_too_late, false},
+    {"on the wrong side of COMMIT", cross_commit, false},
     {"drop a wait", drop_wait, true},
     {"wait for what comes later", wait_for_later, true},
     {"another stream", change_stream, true},
@@ -394,6 +428,15 @@ static const struct mutation {
 
 static const struct programs_case broken_cases[] = {
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .dt = DTYPE_BF16, .prefetch = 1},
+    {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .tensor_sums = true},
+    {.pp = 2,
+     .dp_replicate = 2,
+     .dp_shard = 1,
+     .cp = 1,
+     .tp = 1,
+     .microbatches = 6,
+     .offload = true,
+     .tensor_sums = true},
     {.pp = 1,
      .dp_replicate = 1,
      .dp_shard = 2,
@@ -602,6 +645,7 @@ static struct programs_case case_of(int turn)
                                   .masked = turn % 2,
                                   .ring = turn / 2 % 2,
                                   .offload = turn % 7 == 0,
+                                  .tensor_sums = turn % 5 == 1,
                                   .tied = turn / 5 % 2,
                                   .modules = mesh < 16 && turn / 5 % 2 == 0 ? turn / 7 % 3 : 0};
 }
