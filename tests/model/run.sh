@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks membership.pml with spin: the protocol holds, and each rule that is left out is found. Closes with
+# Checks membership.pml and step.pml with spin: the protocol holds, and each rule that is left out is found. Closes with
 # 'N passed, N failed'.
 #   all N=3 IDS=3 CUTS=2   every order of events in a cluster and a history of that size
 #   random SECONDS=60      random histories of larger clusters, for so long each
@@ -8,15 +8,15 @@ set -euo pipefail
 cd "$(dirname "$0")"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-cp membership.pml "$dir"
+cp membership.pml step.pml "$dir"
 cd "$dir"
-passed=0 failed=0
+passed=0 failed=0 model=membership
 
 build() { # LEVEL CFLAGS -- DEFINES...
     local cflags=()
     while [ "$1" != -- ]; do cflags+=("$1"); shift; done
     shift
-    spin "$@" -a membership.pml >/dev/null
+    spin "$@" -a "$model.pml" >/dev/null
     ${CC:-cc} -w -DSAFETY "${cflags[@]}" -o pan pan.c
 }
 report() { # NAME WANTED FOUND
@@ -53,6 +53,18 @@ random() { # NAME WANTED SECONDS SEEDS DEFINES...
     done
     report "$name" "$wanted" "$found"
 }
+
+model=step
+for rule in LAST AFTER COPY_AFTER ALL_SUMS; do
+    every "a step with COMMIT, without $rule" violation "-D$rule=0"
+done
+for directed in 0 1; do
+    for rule in SETTLED TOLD; do
+        every "a step with DIRECTED=$directed, without $rule" violation -DDIRECTED=$directed "-D$rule=0"
+    done
+    every "steps of 4 ranks with DIRECTED=$directed" none -DDIRECTED=$directed -DN=4 -DSTEPS=3
+done
+model=membership
 
 size=(-DN="${N:-3}" -DIDS="${IDS:-3}" -DCUTS="${CUTS:-2}")
 later=(-DN=3 -DIDS=4 -DCUTS=2 -DCOARSE=1 -DLATER=1)

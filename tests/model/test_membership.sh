@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The protocol's model holds for three agents, and each rule that is left out is found (TAP around run.sh).
+# The protocol's models hold, of three agents and of a step, and each rule that is left out is found (TAP around run.sh).
 cd "$(dirname "$0")" || exit 1
 echo "1..1"
 if ! command -v spin >/dev/null; then
