@@ -6,14 +6,15 @@
 #include "base/cleanup.h"
 
 #define OPTIMIZERS(X)                                                                                                  \
-    X("AdamW", RULE_ADAMW, false, "m", "v")                                                                            \
-    X("Adam", RULE_ADAMW, false, "m", "v")                                                                             \
-    X("SGD", RULE_SGD, false, "momentum")                                                                              \
-    X("Lion", RULE_LION, false, "m")                                                                                   \
-    X("AdEMAMix", RULE_ADEMAMIX, false, "m", "v", "slow")                                                              \
-    X("StableAdamW", RULE_ADAMW, true, "m", "v")
+    X("AdamW", RULE_ADAMW, WHOLE_NONE, false, "m", "v")                                                                \
+    X("Adam", RULE_ADAMW, WHOLE_NONE, false, "m", "v")                                                                 \
+    X("SGD", RULE_SGD, WHOLE_NONE, false, "momentum")                                                                  \
+    X("Lion", RULE_LION, WHOLE_NONE, false, "m")                                                                       \
+    X("AdEMAMix", RULE_ADEMAMIX, WHOLE_NONE, false, "m", "v", "slow")                                                  \
+    X("StableAdamW", RULE_ADAMW, WHOLE_NONE, true, "m", "v")                                                           \
+    X("Muon", RULE_DIRECTION, WHOLE_MUON, false, "momentum")
 
-#define ROW(name, rule, sums, ...) {name, rule, sums, {__VA_ARGS__}},
+#define ROW(name, rule, whole, sums, ...) {name, rule, whole, sums, {__VA_ARGS__}},
 static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
 #define NAME(name, ...) "|" name
 static const char names[] = OPTIMIZERS(NAME);
@@ -50,7 +51,7 @@ int optimizer_states(const struct optimizer *o, const struct recipe *r)
 
     if (o->rule == RULE_SGD && r->optimizer.sgd.momentum == 0)
         return 0;
-    while (n < UPDATE_STATES && o->states[n])
+    while (n < OPTIMIZER_STATES && o->states[n])
         n++;
     return n;
 }
@@ -83,4 +84,13 @@ struct state_kinds optimizer_kinds(const struct recipe *r)
 bool optimizer_needs_sums(const struct recipe *r)
 {
     return r->optimizer.stable_adamw.threshold > 0 && (optimizer_of_matrices(r)->sums || optimizer_of_rest(r)->sums);
+}
+
+void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, int state, int64_t rows, int64_t cols,
+                           int64_t *ret_rows, int64_t *ret_cols)
+{
+    titan_assert(o->whole != WHOLE_NONE && state < OPTIMIZER_STATES && o->states[state]);
+    (void)r;
+    *ret_rows = rows;
+    *ret_cols = cols;
 }

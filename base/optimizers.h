@@ -13,17 +13,23 @@
 #include "base/recipe.h"
 #include "base/update_rule.h"
 
+/* How the owner of a matrix makes the matrix's direction (worker/optim/whole.h). */
+enum whole_method { WHOLE_NONE, WHOLE_MUON, WHOLE_GALORE, WHOLE_RANGER21 };
+
+#define OPTIMIZER_STATES 5 /* most tensors of state of a row */
+
 struct optimizer {
     const char *name;
     enum update_rule rule;
+    enum whole_method whole; /* not WHOLE_NONE: for matrices of layers alone; their owners keep the state */
     bool sums; /* a tensor's rate depends on a sum over the whole tensor: the step has a direction section */
     /* Tensors of state, in the rule's order: optim.STATE.PARAMETER in checkpoints. Each has its parameter's shape, and
      * is cut as its parameter is. NULL: no further one. */
-    const char *states[UPDATE_STATES];
+    const char *states[OPTIMIZER_STATES];
 };
 
 /* Tensors of state of a run. Tensors of one name that both optimizers keep are one kind. */
-#define STATE_KINDS (2 * UPDATE_STATES)
+#define STATE_KINDS (OPTIMIZER_STATES + UPDATE_STATES)
 struct state_kinds {
     int n;
     const char *name[STATE_KINDS];
@@ -40,6 +46,9 @@ const struct optimizer *optimizer_of_rest(const struct recipe *r);
 /* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none. */
 int optimizer_states(const struct optimizer *o, const struct recipe *r);
 struct state_kinds optimizer_kinds(const struct recipe *r);
+/* Rows and columns of the state `state` of one matrix (rows, cols) that is updated whole. */
+void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, int state, int64_t rows, int64_t cols,
+                           int64_t *ret_rows, int64_t *ret_cols);
 /* Does a step need sums over whole tensors between the decision and the update? */
 bool optimizer_needs_sums(const struct recipe *r);
 

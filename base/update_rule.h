@@ -4,7 +4,7 @@
 #ifndef TITAN_BASE_UPDATE_RULE_H
 #define TITAN_BASE_UPDATE_RULE_H
 
-enum update_rule { RULE_ADAMW, RULE_SGD, RULE_LION, RULE_ADEMAMIX, RULE_COUNT };
+enum update_rule { RULE_ADAMW, RULE_SGD, RULE_LION, RULE_ADEMAMIX, RULE_DIRECTION, RULE_COUNT };
 
 #define UPDATE_STATES 3 /* most tensors of state of a rule */
 
