@@ -41,8 +41,11 @@ const struct optimizer *optimizer_of_matrices(const struct recipe *r)
 
 const struct optimizer *optimizer_of_rest(const struct recipe *r)
 {
-    const struct optimizer *const o = optimizer_find(r->optimizer.rest);
-    return o ? o : optimizer_of_matrices(r);
+    const struct optimizer *const o = optimizer_find(r->optimizer.rest), *const matrices = optimizer_of_matrices(r);
+
+    if (o)
+        return o;
+    return matrices->whole == WHOLE_NONE ? matrices : optimizer_find("AdamW");
 }
 
 int optimizer_states(const struct optimizer *o, const struct recipe *r)

@@ -13,7 +13,7 @@
 #include "base/recipe.h"
 #include "base/update_rule.h"
 
-/* How the owner of a matrix makes the matrix's direction (worker/optim/whole.h). */
+/* How the owner of a matrix makes the matrix's direction (worker/optim/whole_matrix.h). */
 enum whole_method { WHOLE_NONE, WHOLE_MUON, WHOLE_GALORE, WHOLE_RANGER21 };
 
 #define OPTIMIZER_STATES 5 /* most tensors of state of a row */
@@ -40,7 +40,8 @@ struct state_kinds {
 const char *optimizer_names(void);
 /* The row of a name; NULL: there is none. */
 const struct optimizer *optimizer_find(const char *name);
-/* The rows for matrices of layers, and for other parameters. The recipe is resolved. */
+/* The rows for matrices of layers, and for other parameters. The recipe is resolved. A row that updates whole matrices
+ * leaves the others to AdamW, unless the recipe names a row. */
 const struct optimizer *optimizer_of_matrices(const struct recipe *r);
 const struct optimizer *optimizer_of_rest(const struct recipe *r);
 /* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none. */

@@ -145,6 +145,11 @@ struct recipe {
         struct {
             double threshold;
         } stable_adamw;
+        struct {
+            double momentum, scale;
+            int64_t ns_steps;
+            bool nesterov, per_head;
+        } muon;
     } optimizer;
     struct {
         int64_t warmup_steps;

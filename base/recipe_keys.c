@@ -246,7 +246,7 @@ const struct setting recipe_keys[] = {
     KEY(optimizer, rest, STRING, .choices = "same", .names = optimizer_names, .initial = "\"same\"",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Optimizer of embedding, head, norms, biases and routers; name is then the optimizer of the layers' matrices. "
-        "\"same\": name is for all."),
+        "\"same\": name is for all; AdamW, if name updates whole matrices."),
     KEY(optimizer, lr, REAL, .max = 1e3, .initial = "8e-4", .flags = KEY_NUMBERS, .doc = "Peak learning rate."),
     KEY(optimizer, rest_lr, REAL, .max = 1e3, .minus_one = true, .initial = "-1", .flags = KEY_TITAN | KEY_NUMBERS,
         .doc = "Peak learning rate of embedding, head, norms, biases and routers; -1: lr."),
@@ -285,6 +285,18 @@ const struct setting recipe_keys[] = {
         .doc =
         "Where the root mean square of a tensor's gradients over their second moments is above this, the tensor's rate "
         "is divided by the excess. 0: never, which is AdamW."),
+    NESTED(optimizer.muon, momentum, REAL, .max = 0.999999, .initial = "0.95", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Decay of Muon's sum of gradients."),
+    NESTED(optimizer.muon, nesterov, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "The step looks ahead by one more momentum (Nesterov)."),
+    NESTED(optimizer.muon, ns_steps, INT, .min = 1, .max = 100, .initial = "5", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Steps of the Newton-Schulz iteration that makes a matrix's momentum nearly orthogonal."),
+    NESTED(optimizer.muon, scale, REAL, .above_min = true, .max = 1e3, .initial = "0.2",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Root mean square of a square matrix's step, over the rate. The step of any other matrix is as large: scale * "
+        "sqrt(larger side) times the orthogonal matrix, so that rates and decays of AdamW fit."),
+    NESTED(optimizer.muon, per_head, BOOL, .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Query, key and value projections are made orthogonal head by head."),
 
     KEY(lr_scheduler, warmup_steps, INT, .max = 1e9, .initial = "200", .flags = KEY_NUMBERS, .doc =
         "Steps of linear warm-up; cut to the schedule's when larger."),

@@ -524,6 +524,12 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
             "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in "
             "float32 are not rounded");
     const struct optimizer *const of[] = {optimizer_of_matrices(r), optimizer_of_rest(r)};
+    if (of[1]->whole != WHOLE_NONE)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "optimizer.rest = \"%s\": %s updates matrices of layers alone; name it in optimizer.name, and "
+            "here another one, such as \"AdamW\"",
+            of[1]->name, of[1]->name);
     for (size_t i = 0; i < ARRAY_SIZE(of); i++)
         if (strcmp(r->optimizer.state_rounding, "stochastic") == 0 && of[i]->rule != RULE_ADAMW)
             return titan_fail(err, TITAN_EINVAL,

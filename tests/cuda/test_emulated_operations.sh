@@ -16,4 +16,7 @@ done
 TITAN_TEST_DEVICE=cuda TITAN_TEST_ONLY=tiny_fp32 "$own/check_model" >"$own/model.log" || bad=1
 cat "$own/model.log"
 check "one of its tests was run" grep -q '^ok' "$own/model.log"
+# Updates of whole matrices against their references.
+TITAN_TEST_DEVICE=cuda "$own/check_directions" >"$own/directions.log" || bad=1
+cat "$own/directions.log"
 exit $bad

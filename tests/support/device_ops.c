@@ -76,6 +76,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     device_float8_check(&c);
     device_attention_tiles_check(&c);
     device_grouped_tiles_check(&c);
+    device_orthogonal_check(&c);
 out:
     if (c.side)
         c.ops->stream_close(c.side);

@@ -10,7 +10,7 @@
 
 /* --- each rule ---------------------------------------------------------------------------------------------------- */
 
-static const char *const rule_names[RULE_COUNT] = {"adamw", "sgd", "lion", "ademamix"};
+static const char *const rule_names[RULE_COUNT] = {"adamw", "sgd", "lion", "ademamix", "direction"};
 
 /* Half a unit in the last place of 8 bits, and what fp32 arithmetic is off by. */
 static bool rounded(double got, double exact)
@@ -41,6 +41,8 @@ static double exact_update(const struct update_args *a, double w, double sum, do
     const double decay = a->l2 ? 0 : (double)a->weight_decay * w, old = state ? state[0] : 0;
 
     switch (a->rule) {
+    case RULE_DIRECTION:
+        return w - (double)a->lr * (sum + (double)a->weight_decay * w);
     case RULE_SGD:
         if (!state)
             return w - (double)a->lr * g;
@@ -315,7 +317,7 @@ void device_optimizer_check(struct checker *c)
 {
     const struct update_args numbers = {
         .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .beta3 = 0.999f, .alpha = 5, .eps = 1e-8f, .weight_decay = 0.1f};
-    struct update_args rules[] = {numbers, numbers, numbers, numbers, numbers, numbers, numbers};
+    struct update_args rules[] = {numbers, numbers, numbers, numbers, numbers, numbers, numbers, numbers};
 
     rules[1].l2 = true;
     for (int i = 2; i < 5; i++) {
@@ -325,6 +327,7 @@ void device_optimizer_check(struct checker *c)
     }
     rules[5].rule = RULE_LION;
     rules[6].rule = RULE_ADEMAMIX;
+    rules[7].rule = RULE_DIRECTION;
     for (int i = 0; i < (int)(sizeof rules / sizeof *rules); i++) {
         rule_case(c, &rules[i], 1, DTYPE_F32, DTYPE_F32, true);
         rule_case(c, &rules[i], 1003, DTYPE_F32, DTYPE_F32, true);

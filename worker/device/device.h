@@ -36,7 +36,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations 5fa737209e6d0824 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations 2481baffcbe6b1c5 (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -355,6 +355,10 @@ struct device_ops {
     titan_status (*sum)(struct stream *s, double *out, bool add, const double *x, size_t n);
     titan_status (*hash)(struct stream *s, const struct hash_args *a);
 
+    /* --- whole matrices ------------------------------------------------------------------------------------------ */
+    titan_status (*unit)(struct stream *s, const struct unit_args *a);
+    titan_status (*polynomial)(struct stream *s, const struct polynomial_args *a);
+
     /* --- initial values ------------------------------------------------------------------------------------------ */
     titan_status (*weights)(struct stream *s, const struct weights_args *a);
 
@@ -370,6 +374,8 @@ struct device_ops {
      *   u = sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g
      * RULE_ADEMAMIX, state m, v, s: AdEMAMix (Pagliardini et al. 2024, arXiv:2409.03137):
      *   m, v as AdamW's; s = b3 s + (1-b3) g; u = (m/bias1 + alpha s) / (sqrt(v/bias2) + eps)
+     * RULE_DIRECTION, no state: u = grad as it is, without grad_scale: the direction that a matrix's owner has made
+     *   (worker/optim/whole_matrix.h). The bits are those of AdamW with the same u.
      *
      * Master and state (n) have the types in args. They are read as fp32, computed in fp32, and rounded to nearest even
      * when stored; args.rounding may round m and v of RULE_ADAMW at random. grad (n) is fp32. With bf16 masters, g is
@@ -407,7 +413,7 @@ struct device_ops {
     X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) \
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(update) X(update_sum) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(weights) X(update) X(update_sum) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

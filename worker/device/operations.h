@@ -402,7 +402,7 @@ struct loss_args {
     int64_t parts, n, v, first;
 };
 
-/* --- hashes and initial values ------------------------------------------------------------------------------------ */
+/* --- hashes ------------------------------------------------------------------------------------------------------- */
 
 /* hash: *out (device) += the sum of hash_element() (base/hash.h) over every element of x (rows, cols) bf16 or fp32,
  * dense. The sum is modulo 2^64 and therefore independent of its order. Element (r, c) has the key hash_mix(key + r),
@@ -415,6 +415,31 @@ struct hash_args {
     uint64_t key;
     int64_t first;
 };
+
+/* --- whole matrices ----------------------------------------------------------------------------------------------- */
+
+/* unit: out (n) dt = x (n) fp32 / (sqrt(*sum) + eps). sum (device, fp64) is the sum of x's squares for a vector of
+ * norm 1. The divisor's inverse is rounded to fp32. out may be x if dt is fp32. */
+struct unit_args {
+    void *out;
+    const float *x;
+    const double *sum;
+    enum dtype dt;
+    float eps;
+    size_t n;
+};
+
+/* polynomial: out (n,n) dt = a I + b x + c y, with x (n,n) dt and y (n,n) fp32, all dense. out may be x. */
+struct polynomial_args {
+    void *out;
+    const void *x;
+    const float *y;
+    enum dtype dt;
+    float a, b, c;
+    int64_t n;
+};
+
+/* --- initial values ----------------------------------------------------------------------------------------------- */
 
 struct rng_weights; /* base/rng.h */
 

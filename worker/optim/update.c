@@ -67,8 +67,8 @@ struct update update_of_recipe(const struct recipe *recipe, const struct update_
     for (int g = 0; g < PARAMS_GROUPS; g++) {
         u.args[g] = group_args(recipe, g, step);
         for (int i = 0; i < UPDATE_STATES; i++) {
-            u.kind[g][i] = -1;
-            for (int k = 0; k < kinds.n && i < optimizer_states(of[g], recipe); k++)
+            u.kind[g][i] = -1; /* and it stays -1 where owners keep the state */
+            for (int k = 0; k < kinds.n && i < optimizer_states(of[g], recipe) && of[g]->whole == WHOLE_NONE; k++)
                 if (strcmp(kinds.name[k], of[g]->states[i]) == 0)
                     u.kind[g][i] = k;
         }

@@ -85,10 +85,9 @@ static void test_refused(void **state)
          "\"smollm3\", \"granite\", \"seed_oss\", \"phi3\", \"olmo2\", \"gemma2\", \"gemma3\", \"dots1\", "
          "\"gpt_oss\", \"glm4_moe\", \"llama3\", \"llama3_moe\", "
          "\"qwen3\" or \"deepseek_v3\""},
-        {"[optimizer]\nname = \"Muon\"\n", TITAN_EUNSUPPORTED,
-         "f.toml:2: optimizer.name = \"Muon\" is not supported by this version; use \"AdamW\", \"Adam\", \"SGD\", "
-         "\"Lion\" or "
-         "\"AdEMAMix\""},
+        {"[optimizer]\nname = \"SOAP\"\n", TITAN_EUNSUPPORTED,
+         "f.toml:2: optimizer.name = \"SOAP\" is not supported by this version; use \"AdamW\", \"Adam\", \"SGD\", "
+         "\"Lion\", \"AdEMAMix\", \"StableAdamW\" or \"Muon\""},
         {"[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: parallelism.context_parallel_load_balance: \"ptrr\" is not supported by this version; use true or "
          "false"},
@@ -546,6 +545,9 @@ static void test_resolve(void **state)
         "[parallelism]\ndata_parallel_replicate_degree = 2\n[elastic]\nmax_workers = 3\n",
         "parallelism.data_parallel_replicate_degree = 2 takes a multiple of 2 workers; elastic.max_workers = 3: "
         "use 2 or 4");
+    resolve_fails("[optimizer]\nname = \"Muon\"\nrest = \"Muon\"\n",
+                  "optimizer.rest = \"Muon\": Muon updates matrices of layers alone; name it in optimizer.name, and "
+                  "here another one, such as \"AdamW\"");
     resolve_fails(
         "[optimizer]\nstate_rounding = \"stochastic\"\n",
         "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in float32 are "

@@ -58,14 +58,16 @@ CPU_INLINE void update_elements(const struct update_piece *p, const struct updat
     const float inv1 = 1.0f / a->bias1, inv2 = 1.0f / a->bias2;
     const int64_t n = (int64_t)p->n;
 
-    titan_assert(m || (rule == RULE_SGD && !keeps));
-    titan_assert(v || rule == RULE_SGD || rule == RULE_LION);
+    titan_assert(m || rule == RULE_DIRECTION || (rule == RULE_SGD && !keeps));
+    titan_assert(v || rule == RULE_DIRECTION || rule == RULE_SGD || rule == RULE_LION);
     titan_assert(slow || rule != RULE_ADEMAMIX);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float w = load_as_f32(master, i, wt), u;
         const float g = mean_of(l2, w, gradient_of(grad[i], scale, mean, clip, wt), random != NULL);
-        if (rule == RULE_SGD) {
+        if (rule == RULE_DIRECTION) {
+            w -= lr * (grad[i] + decay * w);
+        } else if (rule == RULE_SGD) {
             u = g;
             if (keeps) {
                 const float b = momentum * load_as_f32(m, i, mt) + g;
@@ -127,9 +129,14 @@ RULE_KERNEL(adamw, RULE_ADAMW)
 RULE_KERNEL(sgd, RULE_SGD)
 RULE_KERNEL(lion, RULE_LION)
 RULE_KERNEL(ademamix, RULE_ADEMAMIX)
+RULE_KERNEL(direction, RULE_DIRECTION)
 
-static void (*const kernels[RULE_COUNT])(const struct update_piece *p, const struct update_args *a) = {
-    [RULE_ADAMW] = adamw, [RULE_SGD] = sgd, [RULE_LION] = lion, [RULE_ADEMAMIX] = ademamix};
+static void (*const kernels[RULE_COUNT])(const struct update_piece *p,
+                                         const struct update_args *a) = {[RULE_ADAMW] = adamw,
+                                                                         [RULE_SGD] = sgd,
+                                                                         [RULE_LION] = lion,
+                                                                         [RULE_ADEMAMIX] = ademamix,
+                                                                         [RULE_DIRECTION] = direction};
 
 CPU_KERNEL static void adamw_at_random(const struct update_piece *p, const struct update_args *a,
                                        const uint32_t *random)

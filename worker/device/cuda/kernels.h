@@ -163,6 +163,10 @@ int cuda_block_sums(void *stream, double *out, const float *x, size_t n, size_t 
 int cuda_sum(void *stream, double *out, bool add, const double *x, size_t n);
 int cuda_hash(void *stream, const struct hash_args *a);
 
+/* --- orthogonal.cu ------------------------------------------------------------------------------------------------ */
+int cuda_unit(void *stream, const struct unit_args *a);
+int cuda_polynomial(void *stream, const struct polynomial_args *a);
+
 /* --- weights.cu --------------------------------------------------------------------------------------------------- */
 int cuda_weights(void *stream, const struct weights_args *a);
 

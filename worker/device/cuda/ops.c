@@ -346,6 +346,20 @@ titan_status cuda_ops_hash(struct stream *s, const struct hash_args *a)
     return ENQUEUE(s, "a hash", cuda_hash(s->native, a));
 }
 
+titan_status cuda_ops_unit(struct stream *s, const struct unit_args *a)
+{
+    if (!compute_type(a->dt) || !(a->eps >= 0))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a unit vector", cuda_unit(s->native, a));
+}
+
+titan_status cuda_ops_polynomial(struct stream *s, const struct polynomial_args *a)
+{
+    if (!compute_type(a->dt) || a->n < 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a polynomial", cuda_polynomial(s->native, a));
+}
+
 titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
 {
     if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->first < 0 || a->width < 0)

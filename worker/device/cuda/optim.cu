@@ -154,6 +154,8 @@ __device__ static void round_states(states<bf16> &to, const states<float> &from,
 template <int RULE, int KEPT>
 __device__ static inline float rule_step(const struct update_factors &a, float g, float state[UPDATE_STATES])
 {
+    if (RULE == RULE_DIRECTION)
+        return g;
     if (RULE == RULE_SGD) {
         if (KEPT == 0)
             return g;
@@ -192,7 +194,8 @@ __device__ static inline void update_four(const struct update_part &p, const str
     for (int s = 0; s < KEPT; s++)
         old[s] = four_load<WHOLE>((M *)p.state[s] + i, left);
     for (int j = 0; j < 4; j++) {
-        const float x = w.value(j), g = fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
+        const float x = w.value(j);
+        const float g = RULE == RULE_DIRECTION ? sum.e[j] : fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
         float state[UPDATE_STATES];
         for (int s = 0; s < KEPT; s++)
             state[s] = old[s].value(j);
@@ -276,6 +279,8 @@ int cuda_update(void *stream, struct update_parts *parts, const struct update_fa
                                          : launch_typed<RULE_SGD, 1>(stream, blocks, *parts, *factors, failed);
     case RULE_LION:
         return launch_typed<RULE_LION, 1>(stream, blocks, *parts, *factors, failed);
+    case RULE_DIRECTION:
+        return launch_typed<RULE_DIRECTION, 0>(stream, blocks, *parts, *factors, failed);
     case RULE_ADEMAMIX:
         return launch_typed<RULE_ADEMAMIX, 3>(stream, blocks, *parts, *factors, failed);
     default:

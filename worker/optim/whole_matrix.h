@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* whole.h - updates that need a matrix whole: Muon, GaLore 2, Ranger21.
+/* whole_matrix.h - updates that need a matrix whole: Muon, GaLore 2, Ranger21.
  *
  * Each matrix of a layer has an owner (tensor/owners.h), which gets the matrix's summed gradient in the direction
  * section of a step. The owner makes the matrix's direction from it: RULE_DIRECTION then makes w - lr (direction +
@@ -8,8 +8,8 @@
  *
  * The direction depends on nothing but the gradient, the state, the recipe and the step's number: it has the same bits
  * on every mesh, and with any number of threads. */
-#ifndef TITAN_WORKER_OPTIM_WHOLE_H
-#define TITAN_WORKER_OPTIM_WHOLE_H
+#ifndef TITAN_WORKER_OPTIM_WHOLE_MATRIX_H
+#define TITAN_WORKER_OPTIM_WHOLE_MATRIX_H
 
 #include "base/optimizers.h"
 #include "base/recipe.h"
