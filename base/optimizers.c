@@ -6,15 +6,15 @@
 #include "base/cleanup.h"
 
 #define OPTIMIZERS(X)                                                                                                  \
-    X("AdamW", RULE_ADAMW, WHOLE_NONE, false, "m", "v")                                                                \
-    X("Adam", RULE_ADAMW, WHOLE_NONE, false, "m", "v")                                                                 \
-    X("SGD", RULE_SGD, WHOLE_NONE, false, "momentum")                                                                  \
-    X("Lion", RULE_LION, WHOLE_NONE, false, "m")                                                                       \
-    X("AdEMAMix", RULE_ADEMAMIX, WHOLE_NONE, false, "m", "v", "slow")                                                  \
-    X("StableAdamW", RULE_ADAMW, WHOLE_NONE, true, "m", "v")                                                           \
-    X("Muon", RULE_DIRECTION, WHOLE_MUON, false, "momentum")
+    X("AdamW", RULE_ADAMW, WHOLE_NONE, 0, false, "m", "v")                                                             \
+    X("Adam", RULE_ADAMW, WHOLE_NONE, 0, false, "m", "v")                                                              \
+    X("SGD", RULE_SGD, WHOLE_NONE, 0, false, "momentum")                                                               \
+    X("Lion", RULE_LION, WHOLE_NONE, 0, false, "m")                                                                    \
+    X("AdEMAMix", RULE_ADEMAMIX, WHOLE_NONE, 0, false, "m", "v", "slow")                                               \
+    X("StableAdamW", RULE_ADAMW, WHOLE_NONE, 0, true, "m", "v")                                                        \
+    X("Muon", RULE_DIRECTION, WHOLE_MUON, 1, false, "momentum")
 
-#define ROW(name, rule, whole, sums, ...) {name, rule, whole, sums, {__VA_ARGS__}},
+#define ROW(name, rule, whole, owned, sums, ...) {name, rule, whole, owned, sums, {__VA_ARGS__}},
 static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
 #define NAME(name, ...) "|" name
 static const char names[] = OPTIMIZERS(NAME);
@@ -66,11 +66,12 @@ static unsigned add_kinds(struct state_kinds *k, const struct optimizer *o, cons
 
     for (int i = 0; i < optimizer_states(o, r); i++) {
         int at = 0;
-        while (at < k->n && strcmp(k->name[at], o->states[i]) != 0)
+        while (at < k->n && (k->owned >> at & 1 || strcmp(k->name[at], o->states[i]) != 0))
             at++;
         k->name[at] = o->states[i];
         k->n = MAX(k->n, at + 1);
         bits |= 1u << at;
+        k->owned |= i < o->owned ? 1u << at : 0;
     }
     return bits;
 }
@@ -87,6 +88,11 @@ struct state_kinds optimizer_kinds(const struct recipe *r)
 bool optimizer_needs_sums(const struct recipe *r)
 {
     return r->optimizer.stable_adamw.threshold > 0 && (optimizer_of_matrices(r)->sums || optimizer_of_rest(r)->sums);
+}
+
+bool optimizer_directs(const struct recipe *r)
+{
+    return optimizer_needs_sums(r) || optimizer_of_matrices(r)->whole != WHOLE_NONE;
 }
 
 void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, int state, int64_t rows, int64_t cols,

@@ -22,18 +22,22 @@ struct optimizer {
     const char *name;
     enum update_rule rule;
     enum whole_method whole; /* not WHOLE_NONE: for matrices of layers alone; their owners keep the state */
+    int owned; /* how many of the states, the first ones, a matrix's owner keeps; the others go with the master's range
+                */
     bool sums; /* a tensor's rate depends on a sum over the whole tensor: the step has a direction section */
     /* Tensors of state, in the rule's order: optim.STATE.PARAMETER in checkpoints. Each has its parameter's shape, and
      * is cut as its parameter is. NULL: no further one. */
     const char *states[OPTIMIZER_STATES];
 };
 
-/* Tensors of state of a run. Tensors of one name that both optimizers keep are one kind. */
+/* Tensors of state of a run. Tensors of one name that both optimizers keep are one kind, unless owners keep one of
+ * them. The optimizer of matrices has the first kinds, in its own order. */
 #define STATE_KINDS (OPTIMIZER_STATES + UPDATE_STATES)
 struct state_kinds {
     int n;
     const char *name[STATE_KINDS];
     unsigned matrices, rest; /* bits of the kinds that matrices of layers, and other parameters, have */
+    unsigned owned;          /* bits of the kinds that a matrix's owner keeps whole (worker/tensor/owners.h) */
 };
 
 /* All names, "a|b"; static. */
@@ -52,5 +56,7 @@ void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, in
                            int64_t *ret_rows, int64_t *ret_cols);
 /* Does a step need sums over whole tensors between the decision and the update? */
 bool optimizer_needs_sums(const struct recipe *r);
+/* Does a step have a direction section? */
+bool optimizer_directs(const struct recipe *r);
 
 #endif

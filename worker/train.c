@@ -235,7 +235,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
     step_clock_lap(clock, STEP_COMPUTE);
     if (e->state.buddy)
-        TRY(buddy_settle(e->state.buddy, err)); /* afterwards the buddy has the gradients, too */
+        TRY(buddy_settle(e->state.buddy, false, err)); /* afterwards the buddy has the gradients, too */
     step_clock_arrive(clock, exec_waited_ns(e->exec), &e->t->device);
     TRY(exec_agree(e->exec, &statistics, err)); /* the commit point of a step without a direction section */
     step_clock_begin(clock);

@@ -52,12 +52,12 @@ void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
     snprintf(
         ret, room,
-        "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d modules%d%s%s%s%s%s%s%s%s",
+        "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d modules%d%s%s%s%s%s%s%s%s%s",
         c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
         c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
         c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "",
         c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "", c->tied ? " tied" : "",
-        c->tensor_sums ? " tensor sums" : "");
+        c->tensor_sums ? " tensor sums " : " ", c->optimizer ? c->optimizer : "");
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
@@ -91,7 +91,8 @@ static titan_status open_layout(const struct programs_case *c, const struct mesh
                                                 .stages = stages,
                                                 .v_order = p->schedule && p->schedule->v_order,
                                                 .first_layer = first,
-                                                .kinds = adamw_kinds(),
+                                                .kinds = c->optimizer ? optimizer_kinds(&p->recipe) : adamw_kinds(),
+                                                .recipe = &p->recipe,
                                                 .canonical = c->canonical},
                        &p->layout, err);
 }
@@ -111,6 +112,11 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
     dims.mtp_layers = c->modules;
     TRY(model_open(&dims, &p->model, err));
     TRY(open_schedule(c, (c->microbatches + batch - 1) / batch, p, err));
+    recipe_init(&p->recipe);
+    if (c->optimizer) {
+        (void)snprintf(p->recipe.optimizer.name, sizeof p->recipe.optimizer.name, "%s", c->optimizer);
+        TRY(recipe_set(&p->recipe, "optimizer.rest=AdamW", err));
+    }
     TRY(open_layout(c, &mesh, p, err));
     const size_t layers = (size_t)model_all_layers(p->model);
     p->checkpointing = calloc(layers, sizeof *p->checkpointing);
@@ -132,6 +138,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .canonical = c->canonical,
                                         .offload = c->offload,
                                         .tensor_sums = c->tensor_sums,
+                                        .whole = c->optimizer ? &p->recipe : NULL,
                                         .checkpointing = p->checkpointing,
                                         .keep_products = c->keep_products,
                                         .draft = c->fuse,

@@ -3,6 +3,7 @@
 #ifndef TITAN_TESTS_SUPPORT_PROGRAMS_H
 #define TITAN_TESTS_SUPPORT_PROGRAMS_H
 
+#include "base/recipe.h"
 #include "worker/plan/build.h"
 
 extern const struct model_dims programs_experts; /* four small layers with experts, the first one dense */
@@ -24,7 +25,8 @@ struct programs_case {
     int prefetch;
     int keep_products; /* as of build_options */
     bool canonical, masked, ring, offload, forward_only, fuse;
-    bool tensor_sums; /* with a direction section */
+    bool tensor_sums;      /* with a direction section */
+    const char *optimizer; /* of matrices, whose owners keep the state; NULL: AdamW */
 };
 
 struct programs {
@@ -32,6 +34,7 @@ struct programs {
     struct layout *layout;
     struct schedule *schedule;
     enum checkpointing *checkpointing;
+    struct recipe recipe; /* of case.optimizer */
     struct build_options options;
     int n;
     struct program **classes; /* finished, not checked */

@@ -124,13 +124,29 @@ struct state_kinds adamw_kinds(void)
     return (struct state_kinds){.n = 2, .name = {"m", "v"}, .matrices = 3, .rest = 3};
 }
 
-/* The kinds of state in all layouts of a model: of one optimizer, or of two with kinds of their own. */
+/* Owners keep the state of matrices. */
+static const struct recipe *owned_recipe(void)
+{
+    static struct recipe r;
+
+    if (r.optimizer.name[0])
+        return &r;
+    recipe_init(&r);
+    titan_assert(recipe_set(&r, "optimizer.name=Muon", NULL) == TITAN_OK);
+    titan_assert(recipe_set(&r, "optimizer.rest=AdamW", NULL) == TITAN_OK);
+    return &r;
+}
+
+/* The kinds of state in all layouts of a model: of one optimizer, or of two with kinds of their own. Owners may keep
+ * those of matrices. */
 static struct state_kinds kinds_of(const struct model *m)
 {
     unsigned drawn = (unsigned)(31 * m->n_tensors + m->dims.n_layers), *const seed = &drawn;
     static const char *const states[] = {"m", "v", "momentum", "slow"};
     struct state_kinds k = {.n = random_below(seed, 5)};
 
+    if (random_below(seed, 3) == 0)
+        return optimizer_kinds(owned_recipe());
     for (int i = 0; i < k.n; i++)
         k.name[i] = states[i];
     for (int i = 0; i < k.n; i++) { /* each kind is of matrices, of the rest, or of both */
@@ -157,6 +173,7 @@ struct layout *random_layout_of(unsigned *seed, const struct model *model, int w
     o.v_order = random_below(seed, 2);
     o.canonical = random_below(seed, 2);
     o.kinds = kinds;
+    o.recipe = kinds.owned ? owned_recipe() : NULL;
     o.first_layer = first_layer;
     for (int s = 1; s < o.stages; s++)
         first_layer[s] = (int)model->dims.n_layers * s / o.stages;

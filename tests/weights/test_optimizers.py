@@ -22,6 +22,7 @@ OPTIMIZERS = {
     "ademamix": ({"name": "AdEMAMix", "ademamix.warmup_steps": 6}, ("m", "v", "slow"), ("m", "v", "slow")),
     "two": ({"name": "Lion", "lr": 1e-3, "rest": "AdamW", "rest_lr": 3e-3, "rest_weight_decay": 0}, ("m",), ("m", "v")),
     "stable": ({"name": "StableAdamW", "lr": 5e-3, "stable_adamw.threshold": 0.5}, ("m", "v"), ("m", "v")),
+    "muon": ({"name": "Muon", "lr": 0.02, "rest_lr": 3e-3}, ("momentum",), ("m", "v")),
     "rounded": ({"name": "AdEMAMix", "rest": "Lion", "rest_lr": 1e-3, "state_dtype": "bfloat16"}, ("m", "v", "slow"), ("m",)),
 }
 BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.steps": STEPS, "lr_scheduler.warmup_steps": 2,
@@ -77,7 +78,7 @@ def test_thresholds():
 
 def test_experts():
     """a mixture of experts has the same bits for every expert-parallel degree"""
-    for optimizer in ("lion", "two", "stable"):
+    for optimizer in ("lion", "two", "stable", "muon"):
         one = run(f"experts-{optimizer}", 2, optimizer, **OFF, **EXPERTS)
         two = run(f"spread-{optimizer}", 2, optimizer, **OFF, **EXPERTS, **{"parallelism.expert_parallel_degree": 2})
         assert one == two, (optimizer, one, two)

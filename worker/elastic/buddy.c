@@ -29,8 +29,12 @@ struct buddy {
         struct event *event;
     } final[STREAM_COUNT]; /* per stream with final gradients, which come one after another; a zero entry is unused */
     int *units, n_units;   /* the owner's units, in the order in which their gradients arrive */
+    int n_before;          /* units whose gradients arrive before AGREE; the others follow before COMMIT */
     int expected;          /* units whose gradients are received or waited for in this step */
+    bool directs;          /* the step has a direction section with owners of matrices */
+    bool agreed;           /* gradients before AGREE are settled, in a step with a direction section */
     float *grads;          /* (copy->total) */
+    float *next;           /* (layout_owned) the owner's state of whole matrices after the step */
     void *room;            /* device: gradient, then state of a unit; NULL: not staged */
     struct balance *balances;
     int n_balances;
@@ -91,8 +95,9 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
     const struct train_state *copy = b->opt.copy;
     const struct model *m = copy->layout->model;
     const size_t grads = (size_t)copy->total * sizeof(float), biases = (size_t)layout_biases(m) * sizeof(float);
+    const size_t owned = (size_t)layout_owned(copy->layout, copy->rank);
 
-    TRY(exec_reduced_order(p, &b->units, &b->n_units, err));
+    TRY(exec_reduced_order(p, &b->units, &b->n_units, &b->n_before, err));
     b->balances = calloc((size_t)m->n_units, sizeof *b->balances);
     if (!b->balances)
         return titan_fail(err, TITAN_ENOMEM, "buddy: out of memory");
@@ -114,6 +119,10 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
         const size_t gradient = (size_t)shard_of(b, b->units[i]) * sizeof(float);
         room = MAX(room, gradient + state_unit_bytes(copy, b->units[i]));
     }
+    room = MAX(room, owned * (sizeof(float) + dtype_bytes(copy->types.moment)));
+    if (owned > 0)
+        TRY(b->staged ? b->ops->alloc_host(d->dev, owned * sizeof(float), (void **)&b->next, err)
+                      : b->ops->alloc(d->dev, owned * sizeof(float), (void **)&b->next, err));
     if (b->staged)
         TRY(b->ops->alloc(d->dev, room, &b->room, err));
     if (biases > 0) {
@@ -158,6 +167,7 @@ titan_status buddy_open(const struct buddy_options *options, struct buddy **ret,
     b->opt = *options;
     b->ops = options->device->ops;
     b->staged = options->copy->offload;
+    b->directs = options->copy->layout->owners != NULL;
     const titan_status status = open_all(b, err);
     b->opt.owners = NULL;
     if (status != TITAN_OK) {
@@ -201,6 +211,10 @@ void buddy_close(struct buddy *b)
         b->ops->release_host(dev, b->grads);
     else if (b->grads)
         b->ops->release(dev, b->grads);
+    if (b->next && b->staged)
+        b->ops->release_host(dev, b->next);
+    else if (b->next)
+        b->ops->release(dev, b->next);
     if (b->room)
         b->ops->release(dev, b->room);
     if (b->host_expert_tokens)
@@ -292,16 +306,21 @@ static float *grad_of(const struct buddy *b, int unit)
     return b->grads + b->opt.copy->layout->units[unit].offset;
 }
 
+static titan_status receive_floats(struct buddy *b, float *to, size_t n)
+{
+    const size_t bytes = n * sizeof *to;
+
+    TRY(b->opt.ops->recv(b->in, b->staged ? b->room : (void *)to, bytes, b->owner, b->receiving));
+    return b->staged ? b->ops->copy(b->receiving, to, b->room, bytes) : TITAN_OK;
+}
+
 /* Receives the owner's next gradient. */
 static titan_status receive_next(struct buddy *b)
 {
     titan_assert(b->in && b->expected < b->n_units);
     const int unit = b->units[b->expected++];
-    float *const to = grad_of(b, unit);
-    const size_t bytes = (size_t)shard_of(b, unit) * sizeof *to;
 
-    TRY(b->opt.ops->recv(b->in, b->staged ? b->room : (void *)to, bytes, b->owner, b->receiving));
-    return b->staged ? b->ops->copy(b->receiving, to, b->room, bytes) : TITAN_OK;
+    return receive_floats(b, grad_of(b, unit), (size_t)shard_of(b, unit));
 }
 
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
@@ -320,14 +339,26 @@ titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct st
     TRY(b->ops->event_record(b->final[i].event, s, err));
     TRY(b->ops->event_wait(b->final[i].event, b->sending, err));
     TRY(b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->buddy, b->sending));
-    return b->expected < b->n_units ? receive_next(b) : TITAN_OK;
+    return b->expected < (b->agreed ? b->n_units : b->n_before) ? receive_next(b) : TITAN_OK;
 }
 
-titan_status buddy_settle(struct buddy *b, struct titan_error *err)
+titan_status buddy_send_owned(struct buddy *b, const float *next, int64_t n, struct titan_error *err)
 {
-    while (b->expected < b->n_units)
+    titan_assert(b->out && b->agreed && n >= 0);
+    TRY(failpoint("buddy.send", err));
+    return b->opt.ops->send(b->out, next, (size_t)n * sizeof *next, b->buddy, b->sending);
+}
+
+titan_status buddy_settle(struct buddy *b, bool directed, struct titan_error *err)
+{
+    titan_assert(directed == b->agreed);
+    while (b->expected < (directed ? b->n_units : b->n_before))
         TRY(receive_next(b));
-    b->expected = 0;
+    if (directed && b->next)
+        TRY(receive_floats(b, b->next, (size_t)layout_owned(b->opt.copy->layout, b->opt.copy->rank)));
+    if (directed || !b->directs)
+        b->expected = 0;
+    b->agreed = b->directs && !directed;
     progress_wait_begin(); /* peers are waited for */
     titan_status status = b->ops->stream_sync(b->sending, err);
     if (status == TITAN_OK)
@@ -361,6 +392,22 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
         TRY(update_apply(update, &range, 1, b->ops, DTYPE_F32, b->receiving));
         if (b->staged)
             TRY(b->ops->copy(b->receiving, values, used, bytes));
+    }
+    if (b->next) {
+        const enum dtype moment = copy->types.moment;
+        const size_t n = (size_t)layout_owned(copy->layout, copy->rank);
+        void *const owned = state_owned(copy), *const cast = b->staged ? (char *)b->room + n * sizeof(float) : owned;
+        const float *next = b->next;
+        if (b->staged && moment != DTYPE_F32) { /* the cast needs device memory */
+            TRY(b->ops->copy(b->receiving, b->room, next, n * sizeof *next));
+            next = b->room;
+        }
+        if (moment == DTYPE_F32)
+            TRY(b->ops->copy(b->receiving, owned, next, n * sizeof *next));
+        else
+            TRY(b->ops->cast(b->receiving, cast, moment, next, DTYPE_F32, n));
+        if (cast != owned && moment != DTYPE_F32)
+            TRY(b->ops->copy(b->receiving, owned, cast, n * dtype_bytes(moment)));
     }
     for (int i = 0; i < b->n_balances; i++) {
         const struct balance *const x = &b->balances[i];

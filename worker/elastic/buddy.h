@@ -49,12 +49,14 @@ void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
 
 /* In a step: buddy_send for every unit (exec_options.reduced), buddy_settle before exec_agree, then buddy_update behind
- * the commit point, unless the step is skipped. Each send also enqueues the wait for one of the owner's gradients.
- * Earlier waits would cost time: on a GPU a waiting kernel takes resources of the step and delays operations that wait
- * for every kernel. */
+ * the commit point, unless the step is skipped. Where matrices have owners, the units with matrices come before COMMIT:
+ * buddy_send for each of them, buddy_send_owned for the state of whole matrices after the step, and buddy_settle with
+ * `directed`. Each send also enqueues the wait for one of the owner's gradients. Earlier waits would cost time: on a
+ * GPU a waiting kernel takes resources of the step and delays operations that wait for every kernel. */
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
-titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
+titan_status buddy_send_owned(struct buddy *b, const float *next, int64_t n, struct titan_error *err) TITAN_MUST_USE;
+titan_status buddy_settle(struct buddy *b, bool directed, struct titan_error *err) TITAN_MUST_USE;
 /* Updates the copy, as OPTIMISE and BALANCE do for the own shard; statistics: the step's. Enqueued. */
 titan_status buddy_update(struct buddy *b, const struct update *update, const double *statistics,
                           struct titan_error *err) TITAN_MUST_USE;

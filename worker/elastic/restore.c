@@ -166,7 +166,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
         status = titan_fail(err, TITAN_ECONFLICT, "state in memory: %d ranks cannot have held it", r->view->holders);
     if (status == TITAN_OK) {
         statistics_init(&most, r->from, r->recipe->training.global_batch_size, r->recipe->numerics.canonical);
-        r->brought.statistics_most = most.size + (optimizer_needs_sums(r->recipe) ? r->model->n_tensors : 0);
+        r->brought.statistics_most = most.size + (optimizer_directs(r->recipe) ? r->model->n_tensors : 0);
         status = holdings_gather(r->view, r->from, &r->brought, &r->ranks, &r->holdings, err);
     }
     if (status == TITAN_ECONFLICT) { /* the same status on all ranks */

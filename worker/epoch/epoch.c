@@ -175,6 +175,17 @@ static titan_status send_to_replica(void *arg, int unit, const float *grad, int6
     return e->state.buddy ? buddy_send(e->state.buddy, grad, n, s, err) : TITAN_OK;
 }
 
+/* The buddy gets what owners have made before COMMIT, so that it can make the same update behind it. */
+static titan_status send_directions(void *arg, const float *next, int64_t n, struct titan_error *err)
+{
+    const struct epoch *e = arg;
+
+    if (!e->state.buddy)
+        return TITAN_OK;
+    TRY(buddy_send_owned(e->state.buddy, next, n, err));
+    return buddy_settle(e->state.buddy, true, err);
+}
+
 /* Publishes the previous step, because every rank has begun the current step. Runs on a stream's thread. */
 static titan_status publish_previous(void *arg, struct titan_error *err)
 {
@@ -195,6 +206,7 @@ titan_status epoch_open_executor(struct epoch *e, const struct program *program,
                                 .comm_ops = e->groups.ops,
                                 .bind = bind_state,
                                 .reduced = send_to_replica,
+                                .directed = send_directions,
                                 .met = program->forward_only ? NULL : publish_previous,
                                 .arg = e,
                                 .lender = lender,

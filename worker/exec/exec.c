@@ -149,10 +149,14 @@ static titan_status find_finals(const struct program *p, struct final **ret, int
         const struct action *a = &p->actions[i];
         const struct operand *o = action_operands(p, a);
         if (a->op == OP_NORM)
-            finals[n++] = (struct final){.writer = writer[o[OPERAND_OF(norm, gradient)].buffer], .norm = i};
+            finals[n++] = (struct final){.norm = i};
         for (int k = 0; k < a->n_operands; k++)
             if (o[k].access & ACCESS_WRITE)
                 writer[o[k].buffer] = i;
+    }
+    for (int i = 0; i < n; i++) { /* FROM_OWNERS writes behind the norm */
+        const struct action *const norm = &p->actions[finals[i].norm];
+        finals[i].writer = writer[action_operands(p, norm)[OPERAND_OF(norm, gradient)].buffer];
     }
     qsort(finals, (size_t)n, sizeof *finals, by_writer);
     *ret = finals;
@@ -160,7 +164,8 @@ static titan_status find_finals(const struct program *p, struct final **ret, int
     return TITAN_OK;
 }
 
-titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n, struct titan_error *err)
+titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n, int *ret_before,
+                                struct titan_error *err)
 {
     _cleanup_free_ struct final *finals = NULL;
     int n;
@@ -169,9 +174,15 @@ titan_status exec_reduced_order(const struct program *program, int **ret, int *r
     *ret = calloc((size_t)n + 1, sizeof **ret);
     if (!*ret)
         return no_memory(err);
-    for (int i = 0; i < n; i++)
+    int agree = 0, before = 0;
+    while (agree < program->n_actions && program->actions[agree].op != OP_AGREE)
+        agree++;
+    for (int i = 0; i < n; i++) {
         (*ret)[i] = program->actions[finals[i].norm].unit;
+        before += finals[i].writer < agree;
+    }
     *ret_n = n;
+    *ret_before = before;
     return TITAN_OK;
 }
 
@@ -182,11 +193,13 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
 
     /* Finds AGREE and the commit point: COMMIT, or AGREE without a direction section. Checks that no action after the
      * commit point needs a peer. So any rank that gets the statistics can finish a prepared step. */
-    e->agree = e->commit = p->n_actions;
+    e->agree = e->commit = e->whole = p->n_actions;
     for (int i = 0; i < p->n_actions; i++) {
         const enum op op = (enum op)p->actions[i].op;
         if (op == OP_AGREE)
             e->agree = i;
+        if (op == OP_WHOLE)
+            e->whole = i;
         if (op == OP_COMMIT || (op == OP_AGREE && p->statistics.sums == 0))
             e->commit = i;
     }
@@ -227,6 +240,8 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     TRY(segments_open(e, err));
     TRY(recorder_open(e, err));
     TRY(open_statistics(e, err));
+    if (e->whole < p->n_actions)
+        TRY(exec_open_routes(e, err));
     return exec_warm_up(e, err);
 }
 
@@ -293,6 +308,7 @@ void exec_close(struct exec *e)
     e->ops->timestamps_close(e->timestamps);
     lookahead_close(e->ops, &e->lookahead);
     segments_close(e);
+    exec_close_routes(e);
     free(e->norms);
     free(e->finals);
     free(e->recorded);

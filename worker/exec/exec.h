@@ -43,6 +43,10 @@ struct exec_options {
      * shard before the next step. NULL = not wanted. */
     titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
                             struct titan_error *err);
+    /* Called before COMMIT, with the state after the step of the matrices that this rank owns (n; fp32), once it and
+     * all directions are final. The directions come by `reduced`, as the gradient shards of their units: such a shard
+     * is final with FROM_OWNERS. Not called without a direction section. NULL = not wanted. */
+    titan_status (*directed)(void *arg, const float *next, int64_t n, struct titan_error *err);
     /* Called when every rank has begun this step, so that each rank has the previous step's statistics
      * (program_sync_point). It is called once a step, on a stream's thread, before exec_gradients returns TITAN_OK. It
      * must not call the device. It is not called in a world of one. NULL = not wanted. */
@@ -141,8 +145,8 @@ titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct tit
 const char *recorder_group_name(enum channel channel);
 
 /* The units of this rank's gradient shards, in the order in which they become final and `reduced` is called. Owned
- * (free). */
-titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n,
+ * (free). *ret_before: how many become final before AGREE; the others follow before COMMIT. */
+titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n, int *ret_before,
                                 struct titan_error *err) TITAN_MUST_USE;
 
 #endif

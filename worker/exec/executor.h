@@ -82,6 +82,8 @@ struct exec {
     int agree;                 /* index of AGREE, which DECIDE follows; n_actions: the program has no AGREE */
     int commit;                /* index of the commit point: COMMIT, or AGREE without a direction section */
     int sync_point;            /* program_sync_point */
+    int whole;                 /* index of WHOLE; n_actions: the program has none */
+    struct owner_route **routes; /* [units]: parts of matrices that go to owners; NULL: there are no owners */
     struct final *finals;
     int n_finals;
     struct recorded *recorded;     /* [n_actions]; NULL = no flight recorder */
@@ -125,6 +127,15 @@ static inline struct call exec_call(struct exec *e, int index, struct titan_erro
                          .err = err};
 }
 /* Enqueues the action's operation on its stream. */
+/* --- owned.c: operations of owners of matrices */
+titan_status exec_open_routes(struct exec *e, struct titan_error *err);
+void exec_close_routes(struct exec *e);
+titan_status exec_to_owners(const struct call *c, float *values, float *apart, float *gradient);
+titan_status exec_from_owners(const struct call *c, float *gradient, float *apart, float *values);
+titan_status exec_whole(const struct call *c, double *sums, float *values, float *next, void *work, const void *state,
+                        const float *masters);
+titan_status exec_adopt(const struct call *c, void *state, const float *next, int64_t n);
+
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
 /* warmup.c: if there are peers, calls each distinct product and attention of the program once, on undefined arena
  * contents. A library loads a kernel at its first call and then waits for all work on the GPU. This work may include a

@@ -10,8 +10,9 @@
 
 /* The groups' names for people. Channels of one group differ in the kind of their operations. */
 static const char *const group_names[GROUP_COUNT] = {
-    [GROUP_WORLD] = "world", [GROUP_FSDP] = "dp_shard", [GROUP_REPLICATE] = "dp_replicate",    [GROUP_CP] = "cp",
-    [GROUP_TP] = "tp",       [GROUP_EP] = "ep",         [GROUP_EXPERT_SHARD] = "expert_shard", [GROUP_PP] = "pp",
+    [GROUP_WORLD] = "world",   [GROUP_FSDP] = "dp_shard", [GROUP_REPLICATE] = "dp_replicate",    [GROUP_CP] = "cp",
+    [GROUP_TP] = "tp",         [GROUP_EP] = "ep",         [GROUP_EXPERT_SHARD] = "expert_shard", [GROUP_PP] = "pp",
+    [GROUP_OWNERS] = "owners",
 };
 static_assert(CHANNEL_COUNT < FLIGHT_GROUPS, "each channel has a group, and all ranks of an epoch");
 

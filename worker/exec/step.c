@@ -86,7 +86,7 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
         const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
         const struct operand *o = &action_operands(e->p, norm)[OPERAND_OF(norm, gradient)];
         const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
-        titan_assert(e->stage == EXEC_REDUCING);
+        titan_assert(e->stage == EXEC_REDUCING || e->stage == EXEC_DECIDED);
         if (e->opt.reduced)
             status = e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->norm.n, s, &fault);
     }
@@ -167,7 +167,7 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
             TRY(run_action(e, i, err));
         TRY(lookahead_bound(e, launched ? r->n : 1, err));
     }
-    titan_assert(e->next_final == e->n_finals);
+    titan_assert(e->next_final == e->n_finals || e->finals[e->next_final].writer > e->agree);
     TRY(e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err));
     const int64_t computed_ns = clock_mono_ns();
     for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
@@ -228,6 +228,13 @@ titan_status exec_commit(struct exec *e, const struct update *update, struct tit
     for (int s = STREAM_COMPUTE + 1; s < STREAM_COUNT; s++)
         if (e->joined[s])
             TRY(e->ops->stream_sync(e->opt.streams[s], err));
+    titan_assert(e->next_final == e->n_finals);
+    if (e->opt.directed && e->whole < e->p->n_actions) {
+        const struct action *const whole = &e->p->actions[e->whole];
+        const struct operand *const o = &action_operands(e->p, whole)[OPERAND_OF(whole, after)];
+        const float *const next = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
+        TRY(e->opt.directed(e->opt.arg, next, action_params(e->p, whole)->whole.kept, err));
+    }
     TRY(failpoint("exec.directed", err));
     e->stage = EXEC_PREPARED;
     TRY(failpoint("exec.committing", err));

@@ -68,6 +68,8 @@ static titan_status run_rounds(const struct member *m, const struct board_row *r
             break;
         case OP_ALL_TO_ALL:
         case OP_ALL_TO_ALL_V:
+        case OP_TO_OWNERS: /* all members send an equal share to every other */
+        case OP_FROM_OWNERS:
             TRY(comm_shm.all_to_all(m->comm, to, at, bytes / n, s));
             break;
         case OP_SHIFT:

@@ -67,14 +67,20 @@ struct update update_of_recipe(const struct recipe *recipe, const struct update_
     for (int g = 0; g < PARAMS_GROUPS; g++) {
         u.args[g] = group_args(recipe, g, step);
         for (int i = 0; i < UPDATE_STATES; i++) {
-            u.kind[g][i] = -1; /* and it stays -1 where owners keep the state */
-            for (int k = 0; k < kinds.n && i < optimizer_states(of[g], recipe) && of[g]->whole == WHOLE_NONE; k++)
-                if (strcmp(kinds.name[k], of[g]->states[i]) == 0)
+            u.kind[g][i] = -1;
+            const int state = of[g]->owned + i; /* of the row; the owners' states come before */
+            for (int k = 0; k < kinds.n && state < optimizer_states(of[g], recipe); k++)
+                if (!(kinds.owned >> k & 1) && strcmp(kinds.name[k], of[g]->states[state]) == 0)
                     u.kind[g][i] = k;
         }
     }
     for (int g = 0; g < PARAMS_GROUPS; g++)
         u.threshold[g] = of[g]->sums ? (float)recipe->optimizer.stable_adamw.threshold : 0;
+    const struct state_types types = state_types_of_recipe(recipe, DTYPE_F32);
+    u.whole = (struct whole_step){.recipe = recipe,
+                                  .number = step->number,
+                                  .grad_scale = (float)(step->clip / step->tokens),
+                                  .moment = types.moment};
     u.alike = of[0] == of[1] && u.args[0].lr == u.args[1].lr && u.args[0].weight_decay == u.args[1].weight_decay;
     return u;
 }

@@ -5,6 +5,7 @@
 
 #include "base/recipe.h"
 #include "worker/device/device.h"
+#include "worker/optim/whole_matrix.h"
 #include "worker/program/state_types.h"
 #include "worker/tensor/layout.h"
 
@@ -19,6 +20,7 @@ struct update {
     const double *sums;                     /* of the model's tensors (update_sums, over all ranks); NULL: none */
     bool alike;                             /* both groups have the same arithmetic and kinds */
     uint64_t seed;                          /* seed of the rounding */
+    struct whole_step whole;                /* for matrices that are updated whole */
 };
 
 /* The elements that an update changes: a rank's range of a unit, n elements. */

@@ -36,6 +36,8 @@ struct whole_matrix {
     float *next[OPTIMIZER_STATES];
 };
 
+#define WHOLE_SUM_BLOCK 4096 /* elements of a direction whose squares are summed at a time */
+
 /* Does the run's method read the masters? */
 bool whole_reads_weights(const struct recipe *r);
 /* Floating point operations of one matrix, on average over steps: owners share these evenly. */

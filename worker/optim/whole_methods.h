@@ -28,7 +28,6 @@ static inline void *scratch_take(struct scratch *w, size_t bytes)
 }
 
 /* The sum of the squares of x (n) fp32: *total (device, fp64). blocks: whole_sum_blocks(n) of fp64. */
-#define WHOLE_SUM_BLOCK ((int64_t)1 << 16)
 static inline int64_t whole_sum_blocks(int64_t n)
 {
     return (n + WHOLE_SUM_BLOCK - 1) / WHOLE_SUM_BLOCK;

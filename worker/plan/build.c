@@ -867,8 +867,14 @@ static titan_status build(struct builder *b, struct titan_error *err)
             emit_buffer(&b->e, b->opt->offload ? BUF_STATE_HOST : BUF_STATE, "state", builder_state_bytes(b, u));
         b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
     }
+    if (b->layout->owners && b->layout->owners->kept[b->pp_rank] > 0) {
+        const size_t owned = (size_t)b->layout->owners->kept[b->pp_rank] * dtype_bytes(b->opt->types.moment);
+        builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
+        b->owned = emit_buffer(&b->e, b->opt->offload ? BUF_OWNED_HOST : BUF_OWNED, "owned state", owned);
+    }
     statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
-    b->e.p->statistics.sums = b->opt->tensor_sums && !b->opt->forward_only ? b->model->n_tensors : 0;
+    const bool directs = (b->opt->tensor_sums || b->layout->owners) && !b->opt->forward_only;
+    b->e.p->statistics.sums = directs ? b->model->n_tensors : 0;
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
     const int64_t numbers = b->e.p->statistics.size;
     b->statistics = tensor_at(emit_buffer(&b->e, BUF_STATISTICS, "statistics", (size_t)numbers * sizeof(double)), 0,

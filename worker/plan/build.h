@@ -67,9 +67,10 @@ struct build_options {
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* mode of every layer, also in multi-token prediction modules */
     int keep_products;                       /* for CHECKPOINT_OPS; 0: 2 */
-    bool split_gate_up;   /* gate and up are separate products, as in a model with a CHECKPOINT_OPS layer */
-    bool tensor_sums;     /* a direction section sums over whole tensors (optimizer_needs_sums) */
-    bool update_together; /* one OPTIMISE updates several units where no action waits for a single unit */
+    bool split_gate_up;         /* gate and up are separate products, as in a model with a CHECKPOINT_OPS layer */
+    bool tensor_sums;           /* a direction section sums over whole tensors (optimizer_needs_sums) */
+    const struct recipe *whole; /* layout->owners: its method makes the directions (optim/whole_matrix.h); borrowed */
+    bool update_together;       /* one OPTIMISE updates several units where no action waits for a single unit */
     bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, and canonical only for the order
                           of experts' rows */
     bool draft;        /* program_finish() is left to the caller: passes come first */

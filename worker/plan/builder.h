@@ -55,6 +55,7 @@ struct builder {
     struct block k;
     struct tensor statistics;
     struct unit_state *units; /* [model units] */
+    int owned;                /* external buffer: state of the matrices that this rank owns */
     int n_reduced;
     int *reduced; /* units in the order of their reductions */
     /* build.c's own */

@@ -25,7 +25,8 @@ struct flow {
     unsigned done;
     bool passed;  /* has gone to another buffer, or to the norm: nothing is added to it any more */
     int state_of; /* unit of whose state the buffer is a copy; NONE: no copy of a state */
-    bool updated; /* the buffer is a copy of the state, and is updated */
+    bool owned;   /* the buffer is a copy of the state of owned matrices */
+    bool updated; /* the buffer is a copy of a state, and is updated */
     int packed;   /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
     bool heads;   /* the buffer holds the head's part of a tied matrix, from another pp rank */
 };
@@ -35,6 +36,7 @@ struct flow {
 struct unit_progress {
     int normed; /* buffer that NORM read, or that was sent to the rank with the unit; NONE: no buffer yet */
     bool fetched, summed, optimised, returned;
+    bool sent, directed;    /* to the owners of its matrices, and back */
     bool counted, balanced; /* loads of experts */
 };
 
@@ -45,6 +47,11 @@ struct gradients {
     struct unit_progress *units;
     uint64_t *given; /* [model tensors]: bits of microbatches that have added to the tensor */
     bool agreed, decided, committed;
+    bool summed; /* TENSOR_SUMS */
+    struct {
+        int values, masters, apart, next; /* buffers of owned matrices; NONE: not yet */
+        bool fetched, whole, adopted, returned;
+    } owned;
     bool table_moved; /* the embedding's shard has been sent to the rank of a tied head, or received there */
 };
 
@@ -326,12 +333,24 @@ static titan_status gather(const struct gradients *g, const struct action *a, co
 }
 
 /* Optimizer state from and to host memory. */
-static titan_status copy(const struct gradients *g, const struct operand *o)
+static titan_status copy(struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
     const struct operand *dst = &o[OPERAND_OF(copy, dst)], *src = &o[OPERAND_OF(copy, src)];
     const struct buffer *to = &c->p->buffers[dst->buffer], *from = &c->p->buffers[src->buffer];
 
+    if (from->kind == BUF_OWNED_HOST) {
+        if (g->owned.fetched)
+            return REFUSE(c, "fetches the state of owned matrices again");
+        g->owned.fetched = flow_of(g, dst)->owned = true;
+        return TITAN_OK;
+    }
+    if (to->kind == BUF_OWNED_HOST) {
+        if (!flow_of(g, src)->owned || !flow_of(g, src)->updated || g->owned.returned)
+            return REFUSE(c, "brings back what is not the updated state of owned matrices");
+        g->owned.returned = true;
+        return TITAN_OK;
+    }
     if (from->kind == BUF_STATE_HOST) {
         if (g->units[from->unit].fetched)
             return REFUSE(c, "fetches the state of unit %d again", from->unit);
@@ -423,7 +442,7 @@ static titan_status direction(const struct gradients *g, const struct action *a,
 }
 
 /* Sums of a unit's tensors, from its own state and the gradient that the update takes. */
-static titan_status tensor_sums(const struct gradients *g, const struct operand *o)
+static titan_status tensor_sums(struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
     const struct operand *state = &o[OPERAND_OF(tensor_sums, state)], *gradient = &o[OPERAND_OF(tensor_sums, gradient)];
@@ -436,8 +455,102 @@ static titan_status tensor_sums(const struct gradients *g, const struct operand 
         return REFUSE(c, "sums the tensors of unit %d %s", unit, unit < 0 ? "without its state" : "a second time");
     if (g->units[unit].normed != gradient->buffer)
         return REFUSE(c, "sums with buffer #%d, the norm is that of #%d", gradient->buffer, g->units[unit].normed);
-    g->units[unit].summed = true;
+    g->units[unit].summed = g->summed = true;
     g->units[unit].fetched = false; /* the update fetches it again */
+    return TITAN_OK;
+}
+
+static bool has_matrices(const struct gradients *g, int unit)
+{
+    const struct model_unit *u = &g->c->model->units[unit];
+    const struct owners *const o = g->c->p->layout->owners;
+
+    return o && o->first[u->first_tensor] < o->first[u->first_tensor + u->n_tensors];
+}
+
+/* Is an operand the state of owned matrices, or a copy of it? */
+static bool is_owned(const struct gradients *g, const struct operand *o)
+{
+    return g->c->p->buffers[o->buffer].kind == BUF_OWNED || flow_of(g, o)->owned;
+}
+
+/* Takes note of the buffer that an operand must be from now on. */
+static bool same_buffer(int *known, const struct operand *o)
+{
+    *known = *known == NONE ? o->buffer : *known;
+    return *known == o->buffer;
+}
+
+/* All gradients have gone to the owners. Directions are made in place, once. */
+static titan_status whole(struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+
+    if (g->owned.whole)
+        return REFUSE(c, "directions are made a second time");
+    for (int u = 0; u < c->model->n_units; u++)
+        if (c->p->layout->units[u].pp_rank == c->p->pp_rank && has_matrices(g, u) && !g->units[u].sent)
+            return REFUSE(c, "unit %d's gradient has not gone to the owners", u);
+    const bool masters = a->n_operands > OPERAND_OF(whole, masters);
+    if (o[OPERAND_OF(whole, values)].buffer != g->owned.values || !is_owned(g, &o[OPERAND_OF(whole, state)]) ||
+        (masters ? o[OPERAND_OF(whole, masters)].buffer : NONE) != g->owned.masters)
+        return REFUSE(c, "operands are not what has gone to the owners, or their state");
+    g->owned.whole = true;
+    g->owned.next = o[OPERAND_OF(whole, after)].buffer;
+    return TITAN_OK;
+}
+
+/* A unit's gradient goes to the owners once, and the directions come back to the same buffer once. */
+static titan_status owners(struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const bool to = a->op == OP_TO_OWNERS;
+    const struct operand *const gradient = &o[to ? OPERAND_OF(to_owners, gradient) : OPERAND_OF(from_owners, gradient)];
+    const struct operand *const values = &o[to ? OPERAND_OF(to_owners, values) : OPERAND_OF(from_owners, values)];
+
+    if (!g->decided || g->committed)
+        return REFUSE(c, "comes %s", g->committed ? "after the commit point" : "before the decision");
+    if (a->op == OP_WHOLE)
+        return whole(g, a, o);
+    if (a->unit < 0 || !has_matrices(g, a->unit) || a->channel != CHANNEL_OWNERS)
+        return REFUSE(c, "is not on OWNERS, or of no unit with matrices");
+    const struct operand *const apart = &o[to ? OPERAND_OF(to_owners, apart) : OPERAND_OF(from_owners, apart)];
+    if (!same_buffer(&g->owned.apart, apart) || apart->buffer == values->buffer || apart->buffer == g->owned.next)
+        return REFUSE(c, "cut parts are in buffer #%d, not #%d", g->owned.apart, apart->buffer);
+    struct unit_progress *const u = &g->units[a->unit];
+    if (to && g->owned.whole)
+        return REFUSE(c, "comes after the directions");
+    if (to && action_params(c->p, a)->to_owners.masters) {
+        const struct buffer *const from = &c->p->buffers[gradient->buffer];
+        const bool its = from->kind == BUF_SHARD || from->kind == BUF_STATE ? from->unit == a->unit
+                                                                            : flow_of(g, gradient)->state_of == a->unit;
+        u->fetched = false; /* the update fetches the state again */
+        if (!its || values->buffer == g->owned.values || !same_buffer(&g->owned.masters, values))
+            return REFUSE(c, "moves buffer #%d, which has no masters of the unit", gradient->buffer);
+        return TITAN_OK;
+    }
+    if (u->normed != gradient->buffer)
+        return REFUSE(c, "moves buffer #%d, the norm is that of #%d", gradient->buffer, u->normed);
+    TRY(check_whole(g, gradient));
+    if (to ? u->sent : u->directed || !g->owned.whole)
+        return REFUSE(c, "comes %s", to ? "again" : "again, or before the directions");
+    if (!same_buffer(&g->owned.values, values) || values->buffer == g->owned.masters)
+        return REFUSE(c, "owned matrices are in buffer #%d, not #%d", g->owned.values, values->buffer);
+    *(to ? &u->sent : &u->directed) = true;
+    return TITAN_OK;
+}
+
+/* Behind the commit point, owners get the state that they have made. */
+static titan_status adopt(struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct operand *const state = &o[OPERAND_OF(adopt, state)];
+
+    if (!g->committed || g->owned.adopted)
+        return REFUSE(c, "comes %s", g->owned.adopted ? "a second time" : "before the commit point");
+    if (o[OPERAND_OF(adopt, after)].buffer != g->owned.next || !is_owned(g, state))
+        return REFUSE(c, "operands are not the owners' state, and what it is after the step");
+    g->owned.adopted = flow_of(g, state)->updated = true;
     return TITAN_OK;
 }
 
@@ -447,9 +560,16 @@ static titan_status commit(struct gradients *g)
 
     if (!g->decided || g->committed || c->p->statistics.sums == 0)
         return REFUSE(c, "%s", g->committed ? "a second commit" : "comes without a decision, or has nothing to sum");
-    for (int u = 0; u < c->model->n_units; u++)
-        if (c->p->layout->units[u].pp_rank == c->p->pp_rank && !g->units[u].summed)
+    if (!g->summed && !c->p->layout->owners)
+        return REFUSE(c, "nothing is summed");
+    for (int u = 0; u < c->model->n_units; u++) {
+        if (c->p->layout->units[u].pp_rank != c->p->pp_rank)
+            continue;
+        if (g->summed && !g->units[u].summed)
             return REFUSE(c, "the tensors of unit %d are not summed", u);
+        if (has_matrices(g, u) && !g->units[u].directed)
+            return REFUSE(c, "the owners' directions of unit %d are not back", u);
+    }
     g->committed = true;
     return TITAN_OK;
 }
@@ -618,6 +738,12 @@ static titan_status step(struct gradients *g, const struct action *a)
         return tensor_sums(g, o);
     case OP_COMMIT:
         return commit(g);
+    case OP_TO_OWNERS:
+    case OP_FROM_OWNERS:
+    case OP_WHOLE:
+        return owners(g, a, o);
+    case OP_ADOPT:
+        return adopt(g, o);
     case OP_OPTIMISE:
         return optimise(g, a, o);
     case OP_ROUTE:
@@ -690,6 +816,7 @@ titan_status check_gradients(struct checker *c)
         g.flows[i].unit = g.flows[i].state_of = g.flows[i].packed = NONE;
     for (int u = 0; u < c->model->n_units; u++)
         g.units[u].normed = NONE;
+    g.owned.values = g.owned.masters = g.owned.apart = g.owned.next = NONE;
     for (c->index = 0; c->index < p->n_actions; c->index++)
         TRY(step(&g, &p->actions[c->index]));
     c->index = NONE;
@@ -712,6 +839,11 @@ titan_status check_gradients(struct checker *c)
             return REFUSE(c, "unit %d has no BALANCE", u);
         TRY(check_tensors(&g, u));
     }
+    if (g.owned.adopted != g.owned.whole)
+        return REFUSE(c, "owners do not get the state after the step");
+    for (int b = 0; b < p->n_buffers; b++)
+        if (p->buffers[b].kind == BUF_OWNED_HOST && !g.owned.returned)
+            return REFUSE(c, "the state of owned matrices does not come back to host memory");
     for (int b = 0; b < p->n_buffers; b++)
         if (p->buffers[b].kind == BUF_STATE_HOST && !g.units[p->buffers[b].unit].returned)
             return REFUSE(c, "unit %d's state does not come back to host memory", p->buffers[b].unit);

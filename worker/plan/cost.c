@@ -234,7 +234,8 @@ static bool in_float8(const struct cost *c, const struct program *p, const struc
 static double peak_of(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
-    return action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : in_float8(c, p, a) ? m->flops_f8 : m->flops_bf16;
+    const int dt = a->op == OP_WHOLE ? (int)action_params(p, a)->whole.compute : action_params(p, a)->dt;
+    return dt == DTYPE_F32 ? m->flops_f32 : in_float8(c, p, a) ? m->flops_f8 : m->flops_bf16;
 }
 
 /* Has the previous product made the same float8 operand? It has for q, k and v, which have the same input. */
@@ -318,6 +319,8 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     case OP_REDUCE_SCATTER: /* bytes: the whole */
     case OP_ALL_TO_ALL:
     case OP_ALL_TO_ALL_V:
+    case OP_TO_OWNERS:
+    case OP_FROM_OWNERS:
         return steps * latency + bytes * (n - 1) / n / bandwidth;
     case OP_ALL_REDUCE:
     case OP_AGREE:
@@ -424,6 +427,9 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     case OP_CLASS_FROM_HOST:
         return m->start + touched_bytes(p, a) / m->host_bandwidth;
     default:
+        if (a->op == OP_WHOLE)
+            return m->start + cost_flops(p, a) / (peak_of(cost, p, a) * m->matmul_efficiency) +
+                   memory_time(m, touched_bytes(p, a));
         if (a->op == OP_COPY && a->stream == STREAM_COPY)
             return m->start + (double)action_params(p, a)->copy.bytes / m->host_bandwidth;
         return m->start + memory_time(m, touched_bytes(p, a));

@@ -41,6 +41,9 @@ static size_t of_channel(const struct program *p, enum channel channel)
         } else if (a->op == OP_SHIFT) {
             use.message = MAX(use.message, (size_t)q->shift.bytes);
             use.ways = MAX(use.ways, 2);
+        } else if (a->op == OP_TO_OWNERS || a->op == OP_FROM_OWNERS) { /* a whole range may go to one owner */
+            use.message = MAX(use.message, (size_t)q->to_owners.n * sizeof(float));
+            use.ways = 2 * (members - 1);
         } else if (a->op == OP_ALL_TO_ALL_V) { /* the operand has the expected rows of all members */
             use.message = MAX(use.message, (size_t)(q->all_to_all_v.bytes * q->all_to_all_v.rows) / (size_t)members);
             use.ways = 2 * (members - 1);

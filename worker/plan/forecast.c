@@ -144,6 +144,7 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
         [GROUP_TP] = AXIS_TP,
         [GROUP_EP] = TRAFFIC_EP,
         [GROUP_EXPERT_SHARD] = AXIS_DP_SHARD,
+        [GROUP_OWNERS] = AXIS_DP_SHARD,
     };
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
@@ -360,11 +361,11 @@ static int by_seconds(const void *x, const void *y)
 static int parts_of(const struct forecast_time *t, struct part *ret)
 {
     static const char *const waits[CHANNEL_COUNT] = {
-        "waiting: end of the step", "waiting: parameter gather", "waiting: gradient reduction",
-        "waiting: replicas",        "waiting: context parallel", "waiting: tensor parallel",
-        "waiting: expert exchange", "waiting: expert gather",    "waiting: expert reduction",
-        "waiting: pipeline",        "waiting: pipeline",         "waiting: pipeline",
-        "waiting: pipeline",
+        "waiting: end of the step",    "waiting: parameter gather", "waiting: gradient reduction",
+        "waiting: replicas",           "waiting: context parallel", "waiting: tensor parallel",
+        "waiting: expert exchange",    "waiting: expert gather",    "waiting: expert reduction",
+        "waiting: owners of matrices", "waiting: pipeline",         "waiting: pipeline",
+        "waiting: pipeline",           "waiting: pipeline",
     };
     int n = 0;
 

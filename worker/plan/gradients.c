@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gradients.c - the way of a step's weight gradients: sums within the rank, sums across ranks, norm and update. */
-#include "base/vec.h"
-#include "worker/plan/builder.h"
-
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
+#include "worker/optim/whole_matrix.h"
+#include "worker/plan/builder.h"
 
 /* --- within the rank ---------------------------------------------------------------------------------------------- */
 
@@ -357,19 +357,104 @@ static int next_unit(const struct builder *b, int unit)
     return unit;
 }
 
+/* Does a unit of this rank have matrices with owners? */
+static bool has_matrices(const struct builder *b, int unit)
+{
+    const struct model_unit *u = &b->model->units[unit];
+    const struct owners *const o = b->layout->owners;
+
+    return o && o->first[u->first_tensor] < o->first[u->first_tensor + u->n_tensors];
+}
+
+/* State of owned matrices, and what it is after the step. */
+struct owned {
+    struct tensor state, next;
+};
+
+/* Gathers each matrix at its owner, makes its direction there, and brings the direction to the ranges of the
+ * gradient. */
+static struct owned direct_matrices(struct builder *b, struct tensor sums)
+{
+    const struct owners *const o = b->layout->owners;
+    const int64_t room = o->values[b->pp_rank], kept = o->kept[b->pp_rank];
+    const int ranks = mesh_group_size(&b->layout->mesh, GROUP_OWNERS);
+    const bool cut = b->layout->mesh.size[AXIS_TP] > 1; /* columns of matrices, too */
+    _cleanup_free_ double *flops = calloc((size_t)ranks, sizeof *flops);
+    double fullest = 0;
+    size_t work = 1;
+
+    if (!flops) {
+        b->e.status = TITAN_ENOMEM;
+        return (struct owned){TENSOR_NONE, TENSOR_NONE};
+    }
+    for (int i = 0; i < o->n; i++) {
+        const struct owned_matrix *const x = &o->matrices[i];
+        if (x->pp_rank != b->pp_rank)
+            continue;
+        flops[x->owner] += whole_flops(b->opt->whole, x->rows, x->cols, x->heads);
+        fullest = MAX(fullest, flops[x->owner]);
+        work = MAX(work, whole_work_bytes(b->opt->whole, b->opt->dt, x->rows, x->cols, x->heads));
+        work = MAX(work, (size_t)(x->rows * x->cols / WHOLE_SUM_BLOCK + 1) * sizeof(double));
+    }
+    builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
+    const struct tensor values = emit_tensor(&b->e, BUF_EXCHANGE, "owned matrices", DTYPE_F32, 1, room);
+    const struct tensor apart = emit_tensor(&b->e, BUF_EXCHANGE, "cut parts", DTYPE_F32, 1, cut ? room : 1);
+    const struct tensor next = emit_tensor(&b->e, BUF_EXCHANGE, "state after the step", DTYPE_F32, 1, kept);
+    struct tensor state = tensor_at(b->owned, 0, b->opt->types.moment, 1, kept);
+    struct tensor masters = TENSOR_NONE;
+    EMIT(&b->e, zero, values);
+    if (whole_reads_weights(b->opt->whole)) {
+        masters = emit_tensor(&b->e, BUF_EXCHANGE, "masters of owned matrices", DTYPE_F32, 1, room);
+        EMIT(&b->e, zero, masters);
+    }
+    if (b->opt->offload) {
+        b->e.stream = STREAM_COPY;
+        const struct tensor staged = emit_tensor(&b->e, BUF_WORK, "staged state", state.dt, 1, kept);
+        emit_copy(&b->e, staged, state);
+        b->e.stream = STREAM_COMPUTE;
+        state = staged;
+    }
+    for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u))
+        if (has_matrices(b, u)) {
+            builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+            emit_to_owners(&b->e, values, apart, b->units[u].reduced, false);
+            if (!tensor_exists(masters))
+                continue;
+            const struct unit_state *const unit = &b->units[u];
+            const bool shared = !b->opt->offload && b->opt->dt == DTYPE_F32; /* the shard is the masters */
+            const int from = b->opt->offload ? stage_state(b, u).buffer : shared ? unit->shard : unit->state;
+            builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+            emit_to_owners(&b->e, masters, apart, tensor_at(from, 0, DTYPE_F32, 1, b->layout->units[u].shard), true);
+        }
+    builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
+    const struct tensor scratch = emit_tensor(&b->e, BUF_WORK, "directions", DTYPE_U8, 1, (int64_t)work);
+    EMIT(&b->e, whole, sums, values, next, scratch, state, masters, .flops = (int64_t)fullest, .compute = b->opt->dt);
+    for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u))
+        if (has_matrices(b, u)) {
+            builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+            emit_from_owners(&b->e, b->units[u].reduced, apart, values);
+        }
+    return (struct owned){state, next};
+}
+
 /* The direction section: work between the decision and the update that needs both the decision and peers. It writes
  * scratch memory alone. */
-static void sum_tensors(struct builder *b)
+static struct owned direct(struct builder *b)
 {
     const struct tensor sums = emit_tensor(&b->e, BUF_WORK, "tensor sums", DTYPE_F64, 1, b->e.p->statistics.sums);
+    struct owned owned = {TENSOR_NONE, TENSOR_NONE};
 
     EMIT(&b->e, zero, sums);
-    for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u)) {
+    if (b->layout->owners && b->layout->owners->kept[b->pp_rank] > 0)
+        owned = direct_matrices(b, sums);
+    for (int u = next_unit(b, NONE); b->opt->tensor_sums && u < b->model->n_units; u = next_unit(b, u)) {
         const struct tensor state = b->opt->offload ? stage_state(b, u) : state_of(b, u, b->units[u].state);
         builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE); /* the state's buffer names the unit */
         EMIT(&b->e, tensor_sums, sums, state, b->units[u].reduced);
     }
+    builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, commit, sums);
+    return owned;
 }
 
 void gradients_update(struct builder *b)
@@ -408,8 +493,9 @@ void gradients_update(struct builder *b)
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, agree, b->statistics);
     EMIT(&b->e, decide, b->statistics);
+    struct owned owned = {TENSOR_NONE, TENSOR_NONE};
     if (b->e.p->statistics.sums > 0)
-        sum_tensors(b);
+        owned = direct(b);
 
     struct tensor staged = TENSOR_NONE;
     struct updates updates = {0};
@@ -430,6 +516,15 @@ void gradients_update(struct builder *b)
         staged = ahead;
     }
     emit_updates(b, &updates);
+    if (tensor_exists(owned.next)) {
+        builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
+        EMIT(&b->e, adopt, owned.state, owned.next);
+        if (b->opt->offload) {
+            b->e.stream = STREAM_COPY;
+            emit_copy(&b->e, tensor_at(b->owned, 0, owned.state.dt, 1, owned.state.cols), owned.state);
+            b->e.stream = STREAM_COMPUTE;
+        }
+    }
 
     /* Biases move towards equal loads (Wang et al. 2024, arXiv:2408.15664), on all ranks of a stage alike. */
     for (int u = 0; u < units; u++) {

@@ -117,6 +117,7 @@ static void set_build_options(struct plan *plan)
                                          .dt = plan->opt.dt,
                                          .types = state_types_of_recipe(r, plan->opt.dt),
                                          .tensor_sums = optimizer_needs_sums(r),
+                                         .whole = plan->layout->owners ? r : NULL,
                                          .b = rows,
                                          .t = r->training.seq_len,
                                          .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
@@ -369,7 +370,8 @@ size_t plan_copy_bytes(const struct plan *plan)
         return 0;
     for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
         most = MAX(most, state_types_bytes(plan->build.types, plan->layout->total[p], plan->layout->kept[p]) +
-                             (size_t)plan->layout->total[p] * sizeof(float));
+                             (size_t)plan->layout->total[p] * sizeof(float) +
+                             (size_t)(plan->layout->owners ? plan->layout->owners->kept[p] : 0) * sizeof(float));
     return most;
 }
 

@@ -547,6 +547,23 @@ void emit_all_to_all_v(struct emitter *e, enum channel channel, struct counted_r
     emit_transfer(e, OP_ALL_TO_ALL_V, channel, &params, t, ARRAY_SIZE(t));
 }
 
+void emit_to_owners(struct emitter *e, struct tensor values, struct tensor apart, struct tensor gradient, bool masters)
+{
+    const struct op_params params = {
+        .to_owners = {
+            .n = tensor_numel(gradient), .room = tensor_numel(values), .cut = tensor_numel(apart), .masters = masters}};
+
+    emit_transfer(e, OP_TO_OWNERS, CHANNEL_OWNERS, &params, (struct tensor[]){values, apart, gradient}, 3);
+}
+
+void emit_from_owners(struct emitter *e, struct tensor gradient, struct tensor apart, struct tensor values)
+{
+    const struct op_params params = {
+        .from_owners = {.n = tensor_numel(gradient), .room = tensor_numel(values), .cut = tensor_numel(apart)}};
+
+    emit_transfer(e, OP_FROM_OWNERS, CHANNEL_OWNERS, &params, (struct tensor[]){gradient, apart, values}, 3);
+}
+
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance)
 {
     const struct op_params params = {.shift = {.bytes = (int64_t)tensor_span(in), .distance = distance}};

@@ -74,6 +74,8 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
         const struct op_all_to_all_v *v = &action_params(p, a)->all_to_all_v;
         return (size_t)(v->bytes * v->rows);
     }
+    if (a->op == OP_TO_OWNERS || a->op == OP_FROM_OWNERS) /* on average a rank owns as much as it has in its ranges */
+        return (size_t)action_params(p, a)->to_owners.n * sizeof(float);
     for (int k = 0; k < a->n_operands; k++)
         if (o[k].access & ACCESS_READ)
             bytes += o[k].bytes;
@@ -111,6 +113,8 @@ double action_wire_bytes(const struct program *p, const struct action *a)
     case OP_REDUCE_SCATTER:
     case OP_ALL_TO_ALL:
     case OP_ALL_TO_ALL_V:
+    case OP_TO_OWNERS:
+    case OP_FROM_OWNERS:
         return bytes * (n - 1) / n;
     case OP_ALL_REDUCE:
     case OP_AGREE:
@@ -268,8 +272,12 @@ uint64_t program_hash(const struct program *p)
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
         const struct op_params *q = action_params(p, a);
-        const int64_t words[] = {a->op,    a->stream,     a->phase,      a->channel, a->peer, a->unit,
-                                 a->stage, a->microbatch, a->n_operands, q->flags,   q->dt,   q->dt2};
+        /* OWNERS was added before the point-to-point channels. Older programs keep their hashes. */
+        const int channel = a->channel == CHANNEL_OWNERS  ? CHANNEL_COUNT
+                            : a->channel > CHANNEL_OWNERS ? a->channel - 1
+                                                          : a->channel;
+        const int64_t words[] = {a->op,    a->stream,     a->phase,      channel,  a->peer, a->unit,
+                                 a->stage, a->microbatch, a->n_operands, q->flags, q->dt,   q->dt2};
         for (size_t k = 0; k < ARRAY_SIZE(words); k++)
             hash = hash_word(hash, (uint64_t)words[k]);
         /* The last number of attention, the cap of scores, was added later. It is not hashed if there is no cap, so
@@ -321,9 +329,10 @@ int program_sync_point(const struct program *p)
 {
     for (int i = 0; i < p->n_actions && p->mesh.world > 1; i++) {
         const struct action *a = &p->actions[i];
-        /* Does this rank get a part from every rank? SHIFT brings a part of only one neighbour, and ALL_TO_ALL_V may
-         * bring no rows. */
+        /* Does this rank get a part from every rank? SHIFT brings a part of only one neighbour. ALL_TO_ALL_V may
+         * bring no rows, and owners need not get something from every rank. */
         if (op_is_collective((enum op)a->op) && a->op != OP_SHIFT && a->op != OP_ALL_TO_ALL_V &&
+            a->op != OP_TO_OWNERS && a->op != OP_FROM_OWNERS &&
             mesh_group_size(&p->mesh, channel_group((enum channel)a->channel)) == p->mesh.world)
             return i;
     }

@@ -56,7 +56,9 @@ enum memory_kind {
     X(EXPERT_TOKENS, false, MEMORY_BUFFERS) /* how often this rank's tokens chose each expert of a unit in a step */   \
     X(WORK, false, MEMORY_BUFFERS)                                                                                     \
     X(EXCHANGE, false, MEMORY_BUFFERS)                                                                                 \
-    X(STATISTICS, false, MEMORY_BUFFERS)
+    X(STATISTICS, false, MEMORY_BUFFERS)                                                                               \
+    X(OWNED, true, MEMORY_OPTIMIZER) /* state of the matrices that this rank owns (tensor/owners.h) */                 \
+    X(OWNED_HOST, true, MEMORY_HOST) /* OWNED in host memory (offload) */
 
 enum buffer_kind {
 #define X(name, external, memory) BUF_##name,

@@ -88,6 +88,13 @@ size_t state_unit_bytes(const struct train_state *state, int unit)
     return state_types_bytes(state->types, l->units[unit].shard, layout_unit_kept(l, unit));
 }
 
+void *state_owned(const struct train_state *state)
+{
+    const int64_t owned = layout_owned(state->layout, state->rank);
+
+    return (char *)state->values + state_types_bytes(state->types, state->total, state->kept - owned);
+}
+
 void *state_unit(const struct train_state *state, int unit)
 {
     const struct unit_layout *u = &state->layout->units[unit];
@@ -104,6 +111,12 @@ static size_t place_of(const struct layout *l, int rank, struct state_types type
     if (*ret_bias)
         return (size_t)(slice->at - layout_state(l, rank)) * sizeof(float);
     const struct state_spec *spec = &l->specs[slice->tensor];
+    const int64_t before = layout_state(l, rank) - layout_owned(l, rank); /* elements before what the rank owns */
+    if (slice->at >= before) {
+        const int64_t total = layout_total(l, rank);
+        *ret_type = types.moment;
+        return state_types_bytes(types, total, slice->at - total);
+    }
     const int unit = l->model->tensors[spec->tensor].unit;
     const struct unit_layout *u = &l->units[unit];
     const int64_t at = slice->at - u->offset - u->kept; /* offset in the unit */
@@ -156,6 +169,8 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
     const struct model *m = state->layout->model;
 
     titan_assert(!state->copy); /* no computation uses a copy */
+    if (buffer->kind == BUF_OWNED || buffer->kind == BUF_OWNED_HOST)
+        return state_owned(state);
     titan_assert(buffer->kind == BUF_TABLE || (buffer->unit >= 0 && buffer->unit < m->n_units));
     switch (buffer->kind) {
     case BUF_SHARD:
@@ -206,7 +221,7 @@ static void narrow(void *to, const float *from, enum dtype type, int64_t n)
 }
 
 /* A walk over the stored values and, in parallel, over the same values as fp32 on the host. It goes unit by unit:
- * masters, then kinds of state. */
+ * masters, then kinds of state. What the rank owns comes last. */
 struct walk {
     const struct train_state *state;
     int unit;
@@ -229,9 +244,13 @@ static int64_t walk_on(struct walk *w, size_t bytes, enum dtype *ret_type)
     while (w->left == 0) {
         w->kept = !w->kept;
         w->unit += !w->kept;
-        titan_assert(w->unit < s->layout->model->n_units);
-        if (holds_unit(s, w->unit))
+        if (w->unit == s->layout->model->n_units) {
+            w->kept = true;
+            w->left = layout_owned(s->layout, s->rank);
+            titan_assert(w->left > 0);
+        } else if (holds_unit(s, w->unit)) {
             w->left = w->kept ? layout_unit_kept(s->layout, w->unit) : s->layout->units[w->unit].shard;
+        }
     }
     *ret_type = w->kept ? s->types.moment : s->types.master;
     const int64_t n = MIN(w->left, (int64_t)(bytes / dtype_bytes(*ret_type)));

@@ -80,6 +80,8 @@ int64_t state_snapshot_size(const struct layout *layout, int rank);
 size_t state_bytes(const struct train_state *state);
 size_t state_unit_bytes(const struct train_state *state, int unit);
 /* A unit's masters, with its kinds of state behind them. */
+/* What the rank keeps as an owner of matrices: layout_owned() elements in the kinds' type. */
+void *state_owned(const struct train_state *state);
 void *state_unit(const struct train_state *state, int unit);
 /* Address of a slice of layout_slices in the state, and its stored type. */
 void *state_slice(const struct train_state *state, const struct shard_slice *slice, enum dtype *ret_type);

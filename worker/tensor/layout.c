@@ -188,7 +188,7 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
         int64_t elements = 0;
         bool all = true;
         for (int i = u->first_tensor; i < end; i++) {
-            const bool has = layout_kinds(l, i) >> k & 1;
+            const bool has = (layout_kinds(l, i) & ~l->kinds.owned) >> k & 1;
             elements += has ? l->tensors[i].next - l->tensors[i].offset : 0;
             all = all && has;
         }
@@ -239,6 +239,18 @@ static titan_status fill(struct layout *l, const struct layout_options *o, struc
         l->first_unit[++stage] = m->n_units;
     for (int u = 0; u < m->n_units; u++)
         TRY(place_unit(l, u, err));
+    if (l->kinds.owned == 0)
+        return TITAN_OK;
+
+    _cleanup_free_ int *ranks = calloc((size_t)m->n_units, sizeof *ranks);
+    if (!ranks)
+        return titan_fail(err, TITAN_ENOMEM, "layout: out of memory");
+    for (int u = 0; u < m->n_units; u++)
+        ranks[u] = l->units[u].pp_rank;
+    const struct owners_options options = {.model = m, .mesh = &l->mesh, .pp_rank = ranks, .recipe = o->recipe};
+    TRY(owners_open(&options, &l->owners, err));
+    for (int p = 0; p < l->mesh.size[AXIS_PP]; p++)
+        l->kept[p] += l->owners->kept[p];
     return TITAN_OK;
 }
 
@@ -282,8 +294,11 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
 titan_status layout_of_recipe(const struct recipe *recipe, const struct model *model, const struct mesh *mesh,
                               struct layout **ret, struct titan_error *err)
 {
-    struct layout_options o = {
-        .model = model, .mesh = *mesh, .canonical = recipe->numerics.canonical, .kinds = optimizer_kinds(recipe)};
+    struct layout_options o = {.model = model,
+                               .mesh = *mesh,
+                               .canonical = recipe->numerics.canonical,
+                               .kinds = optimizer_kinds(recipe),
+                               .recipe = recipe};
     const int pp = mesh->size[AXIS_PP];
 
     TRY(recipe_stages(recipe, &o.stages, err));
@@ -318,6 +333,7 @@ void layout_close(struct layout *layout)
     free(layout->total);
     free(layout->kept);
     free(layout->specs);
+    owners_close(layout->owners);
     free(layout);
 }
 
@@ -337,6 +353,11 @@ int64_t layout_total(const struct layout *layout, int rank)
 int64_t layout_state(const struct layout *layout, int rank)
 {
     return layout->total[pp_rank(layout, rank)] + layout->kept[pp_rank(layout, rank)];
+}
+
+int64_t layout_owned(const struct layout *layout, int rank)
+{
+    return layout->owners ? layout->owners->kept[pp_rank(layout, rank)] : 0;
 }
 
 int64_t layout_unit_kept(const struct layout *layout, int unit)
@@ -360,7 +381,7 @@ int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind
     const int64_t begin = layout_begin(layout, layout->model->tensors[tensor].unit, rank), end = begin + unit->shard;
     int64_t place = 0;
 
-    titan_assert(layout_kinds(layout, tensor) >> kind & 1);
+    titan_assert((layout_kinds(layout, tensor) & ~layout->kinds.owned) >> kind & 1);
     if (unit->span[kind] == unit->shard)
         return MAX(layout->tensors[tensor].offset - begin, 0);
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
@@ -504,6 +525,14 @@ titan_status layout_specs(const struct layout *layout, struct tensor_spec **ret,
     for (int i = 0; i < layout->n_specs; i++) {
         const struct state_spec *s = &layout->specs[i];
         tensor_spec(&specs[i], s->kind == 0 ? NULL : layout->kinds.name[s->kind - 1], &m->tensors[s->tensor]);
+        if (s->kind == 0 || !(layout->kinds.owned >> (s->kind - 1) & 1))
+            continue;
+        /* All matrices of a tensor have states of one shape. */
+        const struct owned_matrix *const x = &layout->owners->matrices[layout->owners->first[s->tensor]];
+        specs[i].shape[specs[i].ndim - 2] = x->state[s->kind - 1].rows;
+        specs[i].shape[specs[i].ndim - 1] = x->state[s->kind - 1].cols;
+        specs[i].numel = specs[i].ndim == 3 ? specs[i].shape[0] : 1;
+        specs[i].numel *= x->state[s->kind - 1].rows * x->state[s->kind - 1].cols;
     }
     bias_specs(specs + layout->n_specs, m);
     *ret = specs;
@@ -553,6 +582,27 @@ static bool wanted(const struct collector *c, int unit, enum share share)
            (!c->takes || c->takes(c->arg, unit, share));
 }
 
+/* Adds the state of the matrices of a tensor that the rank owns. */
+static void add_owned(struct collector *c, int spec)
+{
+    const int tensor = c->layout->specs[spec].tensor, kind = c->layout->specs[spec].kind;
+    const struct layout *l = c->layout;
+    const int me = mesh_group_rank(&l->mesh, GROUP_OWNERS, c->rank);
+
+    for (int i = l->owners->first[tensor]; i < l->owners->first[tensor + 1]; i++) {
+        const struct owned_matrix *const x = &l->owners->matrices[i];
+        const int64_t rows = x->state[kind - 1].rows;
+        const int64_t at = layout_state(l, c->rank) - layout_owned(l, c->rank) + x->state[kind - 1].at;
+        if (x->owner == me)
+            c->slices[c->n++] = (struct shard_slice){.tensor = spec,
+                                                     .row = (i - l->owners->first[tensor]) * rows,
+                                                     .rows = rows,
+                                                     .cols = x->state[kind - 1].cols,
+                                                     .at = at,
+                                                     .data = c->state ? c->state + at : NULL};
+    }
+}
+
 /* Adds boxes for the rank's part of a spec. */
 static void add_spec(struct collector *c, int spec)
 {
@@ -562,8 +612,13 @@ static void add_spec(struct collector *c, int spec)
     const struct unit_layout *u = &l->units[of->unit];
     const struct local_tensor *t = &l->tensors[tensor];
 
-    if (!wanted(c, of->unit, of->split == SPLIT_NONE ? SHARE_WHOLE : SHARE_CUT))
+    const bool owned = kind > 0 && l->kinds.owned >> (kind - 1) & 1; /* one rank of each replica has it */
+    if (!wanted(c, of->unit, of->split == SPLIT_NONE && !owned ? SHARE_WHOLE : SHARE_CUT))
         return;
+    if (owned) {
+        add_owned(c, spec);
+        return;
+    }
     const int64_t begin = layout_begin(l, of->unit, c->rank), stretch = layout_stretch(l, tensor) * t->cols;
     const int64_t to = MIN(begin + u->shard - t->offset, t->rows * t->cols); /* elements of the local part */
     const int64_t at_first = MAX(begin - t->offset, 0);
@@ -607,6 +662,7 @@ titan_status layout_slices(const struct layout *layout, int rank, float *state, 
     for (int i = 0; i < model->n_tensors; i++) {
         const int64_t stretch = MAX(layout_stretch(layout, i), 1);
         stretches += (size_t)(1 + layout->kinds.n) * (size_t)((layout->tensors[i].rows + stretch - 1) / stretch);
+        stretches += layout->owners ? (size_t)(layout->kinds.n * MAX(model->tensors[i].experts, 1)) : 0;
     }
     c.slices = calloc(stretches * SHARD_SLICES_BETWEEN_MAX + 1, sizeof *c.slices);
     if (!c.slices)

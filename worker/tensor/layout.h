@@ -9,8 +9,9 @@
  * - fsdp (expert units: expert_shard): the padded flat buffer is cut into equal ranges, one per rank. dp_replicate
  * ranks hold the same.
  *
- * A rank's state consists of the units of its stages. Each unit has the masters of the rank's range, then the
- * optimizer's kinds of state (base/optimizers.h) one after the other. A kind of all the unit's tensors has an element
+ * A rank's state consists of the units of its stages, and of what the rank keeps as an owner (owners.h). Each unit has
+ * the masters of the rank's range, then the optimizer's kinds of state (base/optimizers.h) one after the other. A kind
+ * of all the unit's tensors has an element
  * for each element of the range. A kind of some tensors has elements for these tensors' parts of the range, without the
  * others. Seen from the global tensor, a range is a set of boxes (struct shard_slice). One intersection routine
  * (shard_slice_overlap) serves checkpoints, live resharding and export.
@@ -25,6 +26,7 @@
 #include "base/optimizers.h"
 #include "worker/tensor/mesh.h"
 #include "worker/tensor/model.h"
+#include "worker/tensor/owners.h"
 #include "worker/tensor/shard_slice.h"
 
 /* A tensor's local part on one tp (expert units: ep) rank. */
@@ -42,7 +44,7 @@ struct unit_layout {
     int64_t padded;            /* shard * group size */
     int64_t offset;            /* elements of this rank's ranges of earlier units */
     int64_t kept;              /* elements of the kinds of state of earlier units */
-    int64_t span[STATE_KINDS]; /* elements of each kind of state of this unit, on every rank */
+    int64_t span[STATE_KINDS]; /* elements of each kind of state of this unit, on every rank; 0: owners keep it */
     int64_t block;             /* the layout's block, or a smaller one that divides an expert's matrices */
     enum group group;          /* GROUP_FSDP or GROUP_EXPERT_SHARD */
     enum channel gather, reduce;
@@ -60,12 +62,13 @@ struct layout {
     bool v_order; /* stage s on rank s mod pp, or in a V (base/schedule.h) */
     bool canonical;
     struct state_kinds kinds;
-    int64_t block;   /* elements */
-    int *first_unit; /* [stages + 1]: a stage's units are first_unit[s]..first_unit[s+1] */
+    struct owners *owners; /* NULL: no matrix has an owner */
+    int64_t block;         /* elements */
+    int *first_unit;       /* [stages + 1]: a stage's units are first_unit[s]..first_unit[s+1] */
     struct unit_layout *units;
     struct local_tensor *tensors; /* per tensor of the model */
     int64_t *total;               /* [pp]: masters of a rank */
-    int64_t *kept;                /* [pp]: elements of a rank's kinds of state */
+    int64_t *kept;                /* [pp]: elements of a rank's kinds of state, with those of owners */
     struct state_spec *specs;     /* [n_specs]: layout_specs() without biases */
     int n_specs;
 };
@@ -78,6 +81,7 @@ struct layout_options {
     const int *first_layer; /* [stages + 1], recipe_split_layers; NULL: one stage has all */
     bool canonical;
     struct state_kinds kinds;
+    const struct recipe *recipe; /* where owners keep kinds of state; borrowed for the call */
 };
 
 titan_status layout_open(const struct layout_options *options, struct layout **ret,
@@ -95,6 +99,8 @@ bool layout_copies_table(const struct layout *layout, int pp_rank);
 /* Masters of this rank; elements of its whole state, without biases. */
 int64_t layout_total(const struct layout *layout, int rank);
 int64_t layout_state(const struct layout *layout, int rank);
+/* Elements of the state that a rank has room for as an owner. They are the last ones of its state. */
+int64_t layout_owned(const struct layout *layout, int rank);
 /* Elements of a unit's kinds of state on a rank that has the unit. */
 int64_t layout_unit_kept(const struct layout *layout, int unit);
 /* Bits of the kinds of state that a tensor has. */

@@ -22,6 +22,7 @@ enum group {
     GROUP_TP,
     GROUP_EP,
     GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep, or / (ep * tp): ranks that share an expert unit's state */
+    GROUP_OWNERS,       /* dp_shard * cp * tp: ranks that share out the matrices of a stage (owners.h) */
     GROUP_COUNT
 };
 
@@ -36,6 +37,7 @@ enum group {
     X(EP, GROUP_EP)                                                                                                    \
     X(EXPERT_GATHER, GROUP_EXPERT_SHARD)                                                                               \
     X(EXPERT_REDUCE, GROUP_EXPERT_SHARD)                                                                               \
+    X(OWNERS, GROUP_OWNERS)                                                                                            \
     X(FORWARD_NEXT, GROUP_PP)     /* activations to pp rank + 1, modulo pp */                                          \
     X(FORWARD_PREVIOUS, GROUP_PP) /* activations to pp rank - 1 */                                                     \
     X(BACKWARD_NEXT, GROUP_PP)    /* gradients */                                                                      \

@@ -793,7 +793,7 @@ static void in_direction(const char *const fails[PROCESSES_MAX], char text[PROCE
 static void test_fail_in_step(void **state)
 {
     (void)state;
-    static const char *const axes[][6] = {
+    static const char *const axes[][8] = {
         {"elastic.max_workers=4"},
         {"elastic.max_workers=4", "parallelism.pipeline_parallel_degree=2", "training.enable_cpu_offload=true"},
         {"elastic.max_workers=4", "parallelism.tensor_parallel_degree=2"},
@@ -805,6 +805,11 @@ static void test_fail_in_step(void **state)
         {"elastic.max_workers=4", "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3"},
         {"elastic.max_workers=4", "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3",
          "parallelism.pipeline_parallel_degree=2", "training.enable_cpu_offload=true"},
+        {"elastic.max_workers=4", "optimizer.name=Muon", "optimizer.rest=AdamW", "optimizer.lr=0.05"},
+        {"elastic.max_workers=4", "optimizer.name=Muon", "optimizer.rest=AdamW", "optimizer.lr=0.05",
+         "parallelism.pipeline_parallel_degree=2", "training.enable_cpu_offload=true"},
+        {"elastic.max_workers=4", "optimizer.name=Muon", "optimizer.rest=AdamW", "optimizer.lr=0.05",
+         "model.name=deepseek_v3", "optimizer.state_dtype=bfloat16"},
     };
     enum { ALL_CASES = 3, REPLICAS = 4, DIRECTED = 7 }; /* from ALL_CASES on, axes have the last cases only */
     static const struct {

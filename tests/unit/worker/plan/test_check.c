@@ -104,16 +104,23 @@ static bool drop(struct program *p, int i)
     return true;
 }
 
-static bool sums_tensors(const struct program *p, const struct operand *o)
+static bool is_named(const struct program *p, const struct operand *o, const char *name)
 {
-    const struct buffer *b = &p->buffers[o->buffer];
-    return b->kind == BUF_WORK && strcmp(b->name, "tensor sums") == 0;
+    return strcmp(p->buffers[o->buffer].name, name) == 0;
 }
 
-/* The sums of tensors may be zeroed twice before the first is added to. */
+static bool sums_tensors(const struct program *p, const struct operand *o)
+{
+    return p->buffers[o->buffer].kind == BUF_WORK && is_named(p, o, "tensor sums");
+}
+
+/* Sums of tensors, and owned matrices, may be zeroed twice before the first is added. */
 static bool duplicate(struct program *p, int i)
 {
-    if (p->actions[i].op == OP_ZERO && sums_tensors(p, operands_of(p, i)))
+    const struct operand *const o = operands_of(p, i);
+
+    if (p->actions[i].op == OP_ZERO &&
+        (sums_tensors(p, o) || is_named(p, o, "owned matrices") || is_named(p, o, "masters of owned matrices")))
         return false;
     struct action *larger = realloc(p->actions, ((size_t)p->n_actions + 1) * sizeof *larger);
 
@@ -135,6 +142,10 @@ static bool is_sum(const struct program *p, const struct operand *o)
 static bool depends(struct program *p, int a, int b)
 {
     const struct operand *x = operands_of(p, a), *y = operands_of(p, b);
+    const enum op op = (enum op)p->actions[a].op;
+
+    if (op == p->actions[b].op && (op == OP_TO_OWNERS || op == OP_FROM_OWNERS)) /* units may go in any order */
+        return false;
 
     for (int i = 0; i < p->actions[a].n_operands; i++)
         for (int j = 0; j < p->actions[b].n_operands; j++)
@@ -429,6 +440,16 @@ static const struct mutation {
 static const struct programs_case broken_cases[] = {
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .dt = DTYPE_BF16, .prefetch = 1},
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .tensor_sums = true},
+    {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .optimizer = "Muon"},
+    {.pp = 2,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 1,
+     .tp = 1,
+     .microbatches = 6,
+     .dt = DTYPE_BF16,
+     .offload = true,
+     .optimizer = "Muon"},
     {.pp = 2,
      .dp_replicate = 2,
      .dp_shard = 1,
@@ -646,6 +667,7 @@ static struct programs_case case_of(int turn)
                                   .ring = turn / 2 % 2,
                                   .offload = turn % 7 == 0,
                                   .tensor_sums = turn % 5 == 1,
+                                  .optimizer = turn % 4 == 1 ? "Muon" : NULL,
                                   .tied = turn / 5 % 2,
                                   .modules = mesh < 16 && turn / 5 % 2 == 0 ? turn / 7 % 3 : 0};
 }

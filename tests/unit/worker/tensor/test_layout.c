@@ -107,6 +107,7 @@ static bool together(const struct mesh *m, enum group group, int x, int y)
         [GROUP_FSDP] = 1u << AXIS_DP_SHARD | 1u << AXIS_CP,
         [GROUP_CP] = 1u << AXIS_CP,
         [GROUP_TP] = 1u << AXIS_TP,
+        [GROUP_OWNERS] = 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP,
     };
     int a[AXIS_COUNT], b[AXIS_COUNT];
     const int cut = m->cut_experts ? m->size[AXIS_TP] : 1, experts = m->ep * cut;
@@ -302,6 +303,10 @@ static void check_rank(const struct layout *l, int rank)
         const int64_t begin = ul->shard * mesh_group_rank(&l->mesh, ul->group, rank);
         assert_int_equal(ul->offset + ul->kept, at);
         for (int kind = 0; kind <= l->kinds.n; kind++) {
+            if (kind > 0 && l->kinds.owned >> (kind - 1) & 1) { /* owners keep it */
+                assert_int_equal(ul->span[kind - 1], 0);
+                continue;
+            }
             const int64_t span = kind == 0 ? ul->shard : ul->span[kind - 1];
             int64_t place = 0;
             assert_true(span <= ul->shard && span % MODEL_ALIGN == 0);
@@ -327,6 +332,8 @@ static void check_rank(const struct layout *l, int rank)
         }
         free(flat);
     }
+    for (const int64_t end = at + layout_owned(l, rank); at < end; at++)
+        assert_true(of[at].tensor < 0 || l->kinds.owned >> (l->specs[of[at].tensor].kind - 1) & 1);
     assert_int_equal(at, n);
     free(of);
 }
