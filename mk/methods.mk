@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+# What each optimizer costs in loss, tests/methods. `make test` has the table's recipes (tests/methods/test_methods.py).
+
+.PHONY: methods
+methods: all ## train a small model with every optimizer and compare losses with AdamW's; goes on where it was broken off (ONLY='Lion SGD' TEXT=path JOBS=n)
+	@BUILD=$(BUILD) TEXT='$(TEXT)' JOBS='$(JOBS)' $(PYTHON) tests/methods/run_methods.py $(ONLY)
