@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/optimizers.h"
+#include "base/optimizer_conflicts.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 
@@ -518,24 +518,6 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
             err, TITAN_EINVAL,
             "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or "
             "more: use \"buddy\" where there are no replicas");
-    if (strcmp(r->optimizer.state_rounding, "stochastic") == 0 && recipe_moment_bytes(r) != 2)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in "
-            "float32 are not rounded");
-    const struct optimizer *const of[] = {optimizer_of_matrices(r), optimizer_of_rest(r)};
-    if (of[1]->whole != WHOLE_NONE)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "optimizer.rest = \"%s\": %s updates matrices of layers alone; name it in optimizer.name, and "
-            "here another one, such as \"AdamW\"",
-            of[1]->name, of[1]->name);
-    for (size_t i = 0; i < ARRAY_SIZE(of); i++)
-        if (strcmp(r->optimizer.state_rounding, "stochastic") == 0 && of[i]->rule != RULE_ADAMW)
-            return titan_fail(err, TITAN_EINVAL,
-                              "optimizer.state_rounding = \"stochastic\" is for AdamW and Adam, not for %s: use "
-                              "\"nearest\"",
-                              of[i]->name);
     return TITAN_OK;
 }
 
@@ -564,6 +546,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
                           "nearest: %lld",
                           (long long)r->training.loss_chunks, (long long)tokens, (long long)tokens);
     TRY(check_words(r, err));
+    TRY(optimizer_check(r, err));
     TRY(check_checkpoint(r, err));
     if (strcmp(r->nccl.cta_policy, "zero") == 0 && !r->nccl.windows)
         return titan_fail(

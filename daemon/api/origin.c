@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/folder_owner.h"
+#include "base/optimizer_conflicts.h"
 #include "daemon/common/job_files.h"
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
@@ -242,8 +243,15 @@ titan_status origin_apply(struct origin *o, const struct auth_user *u, struct re
 titan_status origin_check(const struct origin *o, const struct recipe *r, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf keys = BUF_INIT;
-    if (!o->resumed)
+    if (!o->resumed && (!o->recipe || r->checkpoint.initial_load_model_only || recipe_excludes(r, "optimizer") ||
+                        optimizer_continues(r, o->recipe, &keys)))
         return TITAN_OK;
+    if (!o->resumed) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "job %" PRIu64 " has another optimizer's state%s%s", o->job_id,
+                         o->whole ? ": " : "", o->whole ? keys.data : "");
+        titan_error_hint(err, "checkpoint.exclude_from_loading = [\"optimizer\"] begins it anew");
+        return TITAN_ECONFLICT;
+    }
     if (!recipe_continues(r, recipe_hash(o->recipe), o->text, &keys)) {
         (void)titan_fail(err, TITAN_EINVAL, "job %" PRIu64 " is not resumed with another recipe: %s", o->job_id,
                          keys.len ? keys.data : "");

@@ -40,7 +40,7 @@ titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint6
 titan_status origin_apply(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Checks a resumed job against the resolved recipe: the keys that determine the numbers are equal, and steps are left
- * to do. */
+ * to do. Of a job that a new run takes the optimizer's state of: the optimizers are the same (TITAN_ECONFLICT). */
 titan_status origin_check(const struct origin *o, const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 void origin_clear(struct origin *o);
 

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, command, headers_text, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
 
 TINY = (SOURCE / "recipes/tiny.toml").read_text()
 
@@ -76,6 +76,47 @@ def recipes():
         says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *data, "--set", "model.converters=[\"float9\"]"), 2, "float9")
         says(d.ctl("submit", "/nowhere.toml"), 2, "/nowhere.toml")
         assert d.jobs() == [], "a refused recipe left a job behind"
+
+
+def optimizers():
+    """optimizers: what does not go together, a number out of range, and another optimizer's checkpoint, which begins anew where that is asked for"""
+    with Files() as f, Daemon(None, "--slots", 1) as d:
+        data = {"training.dataset_path": f.text, "training.steps": 4, "elastic.max_workers": 1, "device.threads": 1,
+                "checkpoint.interval": 2, "checkpoint.folder": f.dir / "saved"}
+        faults = (({"name": "nobody"}, ("optimizer.name", "nobody", "AdamW")), ({"rest": "nobody"}, ("optimizer.rest", "nobody", "same")),
+                  ({"name": "Lion", "state_dtype": "bfloat16", "state_rounding": "stochastic"}, ("Lion", "state_rounding", "nearest")),
+                  ({"state_rounding": "stochastic"}, ("state_rounding", "state_dtype")),
+                  ({"name": "SGD", "sgd.nesterov": "true"}, ("nesterov", "optimizer.sgd.momentum")),
+                  ({"rest": "Muon"}, ("optimizer.rest", "Muon", "matrices of layers alone")),
+                  ({"sgd.momentum": 1}, ("optimizer.sgd.momentum = 1", "0.999999")),
+                  ({"ademamix.warmup_steps": -2}, ("optimizer.ademamix.warmup_steps = -2", "-1")),
+                  ({"stable_adamw.threshold": -1}, ("optimizer.stable_adamw.threshold = -1", "from 0")))
+        for keys, words in faults:
+            sets = overrides(data | {f"optimizer.{k}": v for k, v in keys.items()})
+            for program in (lambda *a: d.ctl("submit", *a), lambda *a: command(BIN / "titanctl", "plan", *a)):
+                says(program(SOURCE / "recipes/tiny.toml", *sets), 2, *words)
+        assert d.jobs() == [], "a refused recipe left a job behind"
+
+        first = d.submit("tiny", data | {"optimizer.name": "Lion", "checkpoint.last_save_model_only": "false"})
+        d.wait_state(first, "COMPLETED")
+        # AdamW's first moment has the name of Lion's: it is no less another one.
+        other = data | {"checkpoint.folder": f.dir / "other", "checkpoint.initial_load_path": f"job:{first}", "training.steps": 6,
+                        "checkpoint.initial_load_model_only": "false"}
+        words = 'optimizer.name = "AdamW", there "Lion"', "checkpoint.exclude_from_loading"
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(other)), 6, f"job {first}", *words)
+        by_path = other | {"checkpoint.initial_load_path": f.dir / "saved/step-00000004"}
+        run = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 1, "--dir", f.dir / "run", *overrides(by_path))
+        assert run.code == 2 and all(w in run.err for w in ("checkpoint.initial_load_path", *words)), run
+        for keys in ({"checkpoint.exclude_from_loading": "optimizer"}, {"optimizer.name": "Lion"}, {"checkpoint.initial_load_model_only": "true"}):
+            d.wait_state(d.submit("tiny", other | keys | {"checkpoint.folder": f.dir / f"again-{'-'.join(keys)}"}), "COMPLETED")
+
+        other = data | {"optimizer.name": "AdEMAMix", "training.steps": 6}
+        says(d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(other)), 6, 'optimizer.name = "AdEMAMix", there "Lion"', "checkpoint.accept_changed")
+        anew = other | {"checkpoint.exclude_from_loading": "optimizer", "checkpoint.accept_changed": "optimizer"}
+        job = d.submit("tiny", anew)
+        d.wait_state(job, "COMPLETED")
+        logs = d.ctl("logs", job).out
+        assert "optimizer state begins anew" in logs and "optimizer=AdEMAMix" in logs, logs
 
 
 def schedule_that_changes():
@@ -219,4 +260,4 @@ def full_disk():
             subprocess.run(["umount", mount], check=False)
 
 
-tap(recipes, schedule_that_changes, jobs, daemons, newer_store, garbage, full_disk)
+tap(recipes, optimizers, schedule_that_changes, jobs, daemons, newer_store, garbage, full_disk)

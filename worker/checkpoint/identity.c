@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/learning_rate.h"
+#include "base/optimizer_conflicts.h"
 #include "worker/checkpoint/checkpoint.h"
 
 /* Compares the new run (here) with the run that wrote the checkpoint (there). */
@@ -107,6 +108,7 @@ titan_status identity_compare(const struct identity_check *check, const struct c
     struct comparison c = {
         .check = check, .here = check->recipe, .there = read ? other : NULL, .before = ret, .step = step};
     _cleanup_(buf_free) struct buf keys = BUF_INIT, rate = BUF_INIT;
+    bool mixed = false; /* the state is another optimizer's */
     titan_assert(check->recipe && check->path);
     *ret = there->identity;
     ret->step = step;
@@ -121,6 +123,10 @@ titan_status identity_compare(const struct identity_check *check, const struct c
             add_fault(&c, keys.data);
         else if (keys.len > 0)
             buf_printf(&c.notes, "the model's numbers are others: %s: accepted\n", keys.data);
+        buf_clear(&keys);
+        mixed = check->moments && !optimizer_continues(c.here, c.there, &keys);
+        if (mixed)
+            add_fault(&c, keys.data);
     }
     if (check->here && ret->known) {
         compare_contents(&c);
@@ -134,7 +140,9 @@ titan_status identity_compare(const struct identity_check *check, const struct c
     if (c.faults.len > 0) {
         status = titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' is of another run: %s", check->path, c.faults.data);
         titan_error_hint(err, "%s; checkpoint.accept_changed takes what is meant to be another",
-                         check->own ? "use another checkpoint.folder" : "use what it was made with");
+                         check->own ? "use another checkpoint.folder"
+                         : mixed    ? "checkpoint.exclude_from_loading = [\"optimizer\"] begins its state anew"
+                                    : "use what it was made with");
     } else if (c.there && check->progress) {
         /* A changed batch moves the place in the data, and a changed schedule changes the learning rate. */
         const int64_t batch = c.here->training.global_batch_size, before = c.there->training.global_batch_size;

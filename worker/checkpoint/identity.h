@@ -35,6 +35,7 @@ struct identity_check {
     const char *path;                /* path of the checkpoint, for messages */
     bool own;                        /* true: path is in the run's own folder; false: in another run's folder */
     bool progress;                   /* the run keeps the step, and so the place in the data */
+    bool moments;                    /* the run takes the optimizer's state */
 };
 #define IDENTITY_NOTES_MAX 640
 

@@ -96,7 +96,8 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
                                          .here = l->source.here,
                                          .path = l->path,
                                          .own = own,
-                                         .progress = !l->source.without_progress};
+                                         .progress = !l->source.without_progress,
+                                         .moments = !l->source.without_optimizer && !l->info.model_only};
     TRY(identity_compare(&check, &l->info, l->source.notes, &l->source.identity, err));
     memcpy(l->source.identity.from_run, l->info.run, sizeof l->info.run);
     l->source.identity.from_step = l->info.step;

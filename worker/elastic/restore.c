@@ -302,11 +302,15 @@ static uint64_t step_of(const char *path)
     return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
 }
 
-/* Logs which parts of the checkpoint's identity were not compared, and differences that do not prevent loading. */
+/* Logs which parts of the checkpoint's identity were not compared, differences that do not prevent loading, and an
+ * optimizer's state that the recipe leaves out. */
 static void log_notes(const struct restore *r, const struct load_source *source)
 {
     char text[IDENTITY_NOTES_MAX];
 
+    if (r->view->rank == 0 && source->without_optimizer && recipe_excludes(r->recipe, "optimizer"))
+        tlog_info(r->log, "optimizer state begins anew", "path=\"%s\" optimizer=%s", source->path,
+                  r->recipe->optimizer.name);
     (void)snprintf(text, sizeof text, "%s", source->notes);
     for (char *rest = text, *line; r->view->rank == 0 && (line = strsep(&rest, "\n"));)
         if (*line)

@@ -546,12 +546,12 @@ static void test_resolve(void **state)
         "parallelism.data_parallel_replicate_degree = 2 takes a multiple of 2 workers; elastic.max_workers = 3: "
         "use 2 or 4");
     resolve_fails("[optimizer]\nname = \"Muon\"\nrest = \"Muon\"\n",
-                  "optimizer.rest = \"Muon\": Muon updates matrices of layers alone; name it in optimizer.name, and "
-                  "here another one, such as \"AdamW\"");
+                  "optimizer.rest = \"Muon\" does not go with embedding, head, norms, biases and routers: it updates "
+                  "matrices of layers alone: name it in optimizer.name");
     resolve_fails(
         "[optimizer]\nstate_rounding = \"stochastic\"\n",
-        "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in float32 are "
-        "not rounded");
+        "optimizer.name = \"AdamW\" does not go with optimizer.state_rounding = \"stochastic\" without moments in "
+        "bfloat16: no others are rounded at random: set optimizer.state_dtype = \"bfloat16\"");
     resolve_fails(
         "[fault_tolerance]\nredundancy = \"replica\"\n",
         "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or more: "

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/optimizer_conflicts.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+
+static bool at_random(const struct recipe *r)
+{
+    return strcmp(r->optimizer.state_rounding, "stochastic") == 0;
+}
+
+static bool rounds_nothing(const struct recipe *r, const struct optimizer *o, bool rest)
+{
+    (void)o, (void)rest;
+    return at_random(r) && recipe_moment_bytes(r) != 2;
+}
+
+static bool rounds_other_moments(const struct recipe *r, const struct optimizer *o, bool rest)
+{
+    (void)rest;
+    return at_random(r) && o->rule != RULE_ADAMW;
+}
+
+static bool has_no_matrices(const struct recipe *r, const struct optimizer *o, bool rest)
+{
+    (void)r;
+    return rest && o->whole != WHOLE_NONE;
+}
+
+static bool looks_nowhere(const struct recipe *r, const struct optimizer *o, bool rest)
+{
+    (void)rest;
+    return o->rule == RULE_SGD && r->optimizer.sgd.nesterov && r->optimizer.sgd.momentum == 0;
+}
+
+const struct optimizer_conflict optimizer_conflicts[] = {
+    {"SGD, Lion, AdEMAMix, Muon", "optimizer.state_rounding = \"stochastic\"",
+     "the random words are defined for AdamW's two moments: use \"nearest\"", rounds_other_moments},
+    {"all", "optimizer.state_rounding = \"stochastic\" without moments in bfloat16",
+     "no others are rounded at random: set optimizer.state_dtype = \"bfloat16\"", rounds_nothing},
+    {"Muon", "embedding, head, norms, biases and routers",
+     "it updates matrices of layers alone: name it in optimizer.name", has_no_matrices},
+    {"SGD", "optimizer.sgd.nesterov = true without momentum",
+     "there is nothing to look ahead by: set optimizer.sgd.momentum", looks_nowhere},
+};
+const int optimizer_conflicts_count = (int)ARRAY_SIZE(optimizer_conflicts);
+
+titan_status optimizer_check(const struct recipe *r, struct titan_error *err)
+{
+    const struct optimizer *const of[] = {optimizer_of_matrices(r), optimizer_of_rest(r)};
+
+    for (int i = 0; i < optimizer_conflicts_count; i++)
+        for (int rest = 0; rest < (int)ARRAY_SIZE(of); rest++) {
+            const struct optimizer_conflict *const c = &optimizer_conflicts[i];
+            if (c->there(r, of[rest], rest))
+                return titan_fail(err, TITAN_EINVAL, "optimizer.%s = \"%s\" does not go with %s: %s",
+                                  rest && strcmp(r->optimizer.rest, of[rest]->name) == 0 ? "rest" : "name",
+                                  of[rest]->name, c->with, c->reason);
+        }
+    return TITAN_OK;
+}
+
+bool optimizer_continues(const struct recipe *r, const struct recipe *there, struct buf *why)
+{
+    const struct optimizer *const ours[] = {optimizer_of_matrices(r), optimizer_of_rest(r)};
+    const struct optimizer *const theirs[] = {optimizer_of_matrices(there), optimizer_of_rest(there)};
+    const int group = ours[0] != theirs[0] ? 0 : 1;
+
+    if (ours[group] == theirs[group] || recipe_accepts(r, "optimizer"))
+        return true;
+    buf_printf(why, "optimizer.%s = \"%s\", there \"%s\"", group == 0 ? "name" : "rest", ours[group]->name,
+               theirs[group]->name);
+    return false;
+}
