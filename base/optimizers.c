@@ -12,7 +12,8 @@
     X("Lion", RULE_LION, WHOLE_NONE, 0, false, "m")                                                                    \
     X("AdEMAMix", RULE_ADEMAMIX, WHOLE_NONE, 0, false, "m", "v", "slow")                                               \
     X("StableAdamW", RULE_ADAMW, WHOLE_NONE, 0, true, "m", "v")                                                        \
-    X("Muon", RULE_DIRECTION, WHOLE_MUON, 1, false, "momentum")
+    X("Muon", RULE_DIRECTION, WHOLE_MUON, 1, false, "momentum")                                                        \
+    X("GaLore2", RULE_DIRECTION, WHOLE_GALORE, 3, false, "m", "v", "basis")
 
 #define ROW(name, rule, whole, owned, sums, ...) {name, rule, whole, owned, sums, {__VA_ARGS__}},
 static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
@@ -99,7 +100,15 @@ void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, in
                            int64_t *ret_rows, int64_t *ret_cols)
 {
     titan_assert(o->whole != WHOLE_NONE && state < OPTIMIZER_STATES && o->states[state]);
-    (void)r;
+    const int64_t side = MIN(rows, cols), rank = r->optimizer.galore.rank > 0 ? r->optimizer.galore.rank : side / 4;
+    const int64_t kept = MAX(1, MIN(rank, side));
+
     *ret_rows = rows;
     *ret_cols = cols;
+    if (o->whole == WHOLE_GALORE && strcmp(o->states[state], "basis") == 0) {
+        *ret_rows = kept;
+        *ret_cols = side;
+    } else if (o->whole == WHOLE_GALORE) {
+        *(rows >= cols ? ret_cols : ret_rows) = kept;
+    }
 }

@@ -51,7 +51,9 @@ const struct optimizer *optimizer_of_rest(const struct recipe *r);
 /* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none. */
 int optimizer_states(const struct optimizer *o, const struct recipe *r);
 struct state_kinds optimizer_kinds(const struct recipe *r);
-/* Rows and columns of the state `state` of one matrix (rows, cols) that is updated whole. */
+/* Rows and columns of the state `state` of one matrix (rows, cols) that is updated whole. GaLore's basis has a vector
+ * in each row; its moments are those of the gradient's products with these vectors: (rows, rank), or (rank, cols) of a
+ * matrix with fewer rows than columns. Other states have the matrix's shape. */
 void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, int state, int64_t rows, int64_t cols,
                            int64_t *ret_rows, int64_t *ret_cols);
 /* Does a step need sums over whole tensors between the decision and the update? */

@@ -150,6 +150,10 @@ struct recipe {
             int64_t ns_steps;
             bool nesterov, per_head;
         } muon;
+        struct {
+            double scale;
+            int64_t rank, interval; /* rank 0: a quarter of each matrix's smaller side */
+        } galore;
     } optimizer;
     struct {
         int64_t warmup_steps;

@@ -297,6 +297,16 @@ const struct setting recipe_keys[] = {
         "sqrt(larger side) times the orthogonal matrix, so that rates and decays of AdamW fit."),
     NESTED(optimizer.muon, per_head, BOOL, .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Query, key and value projections are made orthogonal head by head."),
+    NESTED(optimizer.galore, rank, INT, .max = 1 << 20, .initial = "0", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Vectors on which GaLore projects a matrix's gradient; it keeps the moments of the products. 0: a quarter of "
+        "each matrix's smaller side. With the whole side it is AdamW, times scale."),
+    NESTED(optimizer.galore, interval, INT, .min = 1, .max = 1e9, .initial = "200", .flags = KEY_TITAN | KEY_NUMBERS,
+        .doc =
+        "Steps after which a matrix gets new vectors, those of its gradient's largest singular values; the matrices "
+        "take turns."),
+    NESTED(optimizer.galore, scale, REAL, .above_min = true, .max = 1e3, .initial = "0.25",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Factor on the step of GaLore's matrices, besides the rate."),
 
     KEY(lr_scheduler, warmup_steps, INT, .max = 1e9, .initial = "200", .flags = KEY_NUMBERS, .doc =
         "Steps of linear warm-up; cut to the schedule's when larger."),

@@ -488,6 +488,43 @@ static titan_status check_outputs(const struct recipe *r, struct titan_error *er
 }
 
 /* Checks words that need other keys. */
+/* GaLore's rank fits the narrowest matrix of a layer. */
+static titan_status check_rank(const struct recipe *r, struct titan_error *err)
+{
+    const struct model_dims *const d = &r->model.dims;
+    const int64_t c = d->dim, queries = d->n_heads * d->head_dim, latent = d->kv_lora_rank;
+    const int64_t keys = latent ? 0 : d->n_kv_heads * d->head_dim;
+    const int64_t shared = d->n_experts ? d->n_shared_experts * d->moe_hidden : 0;
+    const struct {
+        const char *name;
+        int64_t rows, cols; /* 0: the model has no such matrix */
+    } matrices[] = {
+        {"attention.wq", d->q_lora_rank ? 0 : queries, c},
+        {"attention.wq_a", d->q_lora_rank, c},
+        {"attention.wq_b", d->q_lora_rank ? queries : 0, d->q_lora_rank},
+        {"attention.wk", keys, c},
+        {"attention.wkv_a", latent ? latent + d->qk_rope_head_dim : 0, c},
+        {"attention.wkv_b", latent ? d->n_heads * (d->qk_nope_head_dim + d->v_head_dim) : 0, latent},
+        {"attention.wo", c, latent ? d->n_heads * d->v_head_dim : queries},
+        {"feed_forward.w1", d->n_experts == 0 || d->n_dense_layers > 0 ? d->ffn_hidden : 0, c},
+        {"moe.shared_experts.w1", shared, c},
+        {"moe.experts.w1", d->n_experts ? d->moe_hidden : 0, c},
+    };
+    int64_t side = INT64_MAX;
+    const char *name = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(matrices); i++)
+        if (matrices[i].rows > 0 && MIN(matrices[i].rows, matrices[i].cols) < side) {
+            side = MIN(matrices[i].rows, matrices[i].cols);
+            name = matrices[i].name;
+        }
+    if (optimizer_of_matrices(r)->whole != WHOLE_GALORE || r->optimizer.galore.rank <= side)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "optimizer.galore.rank = %lld is more than %lld, the smaller side of %s; nearest: %lld",
+                      (long long)r->optimizer.galore.rank, (long long)side, name, (long long)side);
+}
+
 static titan_status check_words(const struct recipe *r, struct titan_error *err)
 {
     const char *option = r->activation_checkpoint.selective_ac_option, *recipe = r->float8.recipe_name;
@@ -547,6 +584,7 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
                           (long long)r->training.loss_chunks, (long long)tokens, (long long)tokens);
     TRY(check_words(r, err));
     TRY(optimizer_check(r, err));
+    TRY(check_rank(r, err));
     TRY(check_checkpoint(r, err));
     if (strcmp(r->nccl.cta_policy, "zero") == 0 && !r->nccl.windows)
         return titan_fail(

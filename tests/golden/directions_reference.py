@@ -6,7 +6,8 @@
 
 Each case has keys of a recipe, a matrix, the gradients of five steps, the directions of the first and the last one, and the matrix behind
 the last, in fp64. Muon is its authors' iteration (kellerjordan.github.io/posts/muon) with the step of arXiv:2502.16982; torch.optim.Muon
-has to come to the same matrices with this iteration in the place of its own, and its own, in bfloat16, near to it."""
+has to come to the same matrices with this iteration in the place of its own, and its own, in bfloat16, near to it. GaLore is Algorithm 2
+of arXiv:2403.03507 with a basis that is given; of a basis that it makes, the file has what the exact decomposition keeps of a gradient."""
 import json
 from pathlib import Path
 
@@ -30,6 +31,17 @@ MUON = {
 }
 
 
+GALORE = {
+    "GaLore, right": ((18, 10), {"galore.rank": 4}),
+    "GaLore, left": ((10, 18), {"galore.rank": 4, "galore.scale": 1.0}),
+    "GaLore, a quarter": ((16, 16), {"beta2": 0.99}),
+    "GaLore, one vector": ((9, 8), {"galore.rank": 1}),
+}
+FIRST = 3  # number of the first step of GaLore's cases: no new basis is due
+DECOMPOSED = (("tall", (60, 40), 10, 0.8), ("wide", (40, 60), 10, 0.8), ("square", (48, 48), 12, 0.9), ("one is left out", (30, 12), 11, 0.95),
+              ("of rank 3", (40, 30), 8, 0.0))
+
+
 def newton_schulz(u, steps=5):
     x = u / (np.linalg.norm(u) + 1e-7)
     a, b, c = COEFFICIENTS
@@ -50,6 +62,27 @@ def muon(keys, w, gradients):
         u = g + beta * momentum if keys.get("muon.nesterov", True) else momentum
         cut = [newton_schulz(part, keys.get("muon.ns_steps", 5)) for part in np.split(u, parts)]
         yield keys.get("muon.scale", 0.2) * np.sqrt(max(cut[0].shape)) * np.concatenate(cut)
+
+
+def galore(keys, w, gradients, basis):
+    """The directions of each step, with the basis' vectors in rows."""
+    right, b1, b2 = w.shape[0] >= w.shape[1], keys.get("beta1", 0.9), keys.get("beta2", 0.95)
+    m = v = 0
+    for t, g in enumerate(gradients, FIRST):
+        r = g @ basis.T if right else basis @ g
+        m = b1 * m + (1 - b1) * r
+        v = b2 * v + (1 - b2) * r * r
+        n = m / (1 - b1 ** t) / (np.sqrt(v / (1 - b2 ** t)) + 1e-8)
+        yield keys.get("galore.scale", 0.25) * (n @ basis if right else basis.T @ n)
+
+
+def decomposed(name, shape, rank, decay, rng):
+    """A gradient with falling singular values, and the share of its energy in the largest of them."""
+    u, v = (np.linalg.qr(rng.standard_normal((n, min(shape))))[0] for n in shape)
+    values = decay ** np.arange(min(shape)) if decay else np.where(np.arange(min(shape)) < 3, 1.0, 0.0)
+    g = (u * values @ v.T).astype(np.float32)
+    exact = np.linalg.svd(g.astype(np.float64), compute_uv=False) ** 2
+    return {"case": name, "rows": shape[0], "cols": shape[1], "rank": rank, "energy": exact[:rank].sum() / exact.sum(), "gradient": numbers(g)}
 
 
 def against_torch(keys, w, gradients, after):
@@ -78,9 +111,16 @@ def numbers(x):
     return [float(f"{v:.9g}") for v in np.asarray(x).reshape(-1)]
 
 
-def case(name, keys, shape, rng, rule, **more):
+def case(name, keys, shape, rng, rule):
+    more = {}
     w, gradients = np.rint(UNIT * rng.standard_normal(shape)), np.rint(UNIT * rng.standard_normal((STEPS, *shape)))
-    made = list(rule(keys, w / UNIT, gradients / UNIT))
+    basis = ()
+    if rule is galore:
+        small = min(shape)
+        rank = keys.get("galore.rank", small // 4)
+        basis = (np.linalg.qr(rng.standard_normal((small, rank)))[0].T.astype(np.float32).astype(np.float64),)
+        more = {"first": FIRST, "basis": numbers(basis[0])}
+    made = list(rule(keys, w / UNIT, gradients / UNIT, *basis))
     after = w / UNIT
     for d in made:
         after = after - LR * (d + DECAY * after)
@@ -95,8 +135,9 @@ def case(name, keys, shape, rng, rule, **more):
 def main():
     rng = np.random.default_rng(20261130)
     cases = [case(name, {"name": "Muon", **keys}, shape, rng, muon) for name, (shape, keys) in MUON.items()]
+    cases += [case(name, {"name": "GaLore2", **keys}, shape, rng, galore) for name, (shape, keys) in GALORE.items()]
     file = {"made_by": "tests/golden/directions_reference.py", "torch": torch.__version__, "lr": LR, "weight_decay": DECAY,
-            "unit": UNIT, "cases": cases}
+            "unit": UNIT, "cases": cases, "decomposed": [decomposed(*of, rng) for of in DECOMPOSED]}
     Path(__file__).with_name("directions.json").write_text(json.dumps(file).replace('{"case"', '\n {"case"') + "\n")
 
 

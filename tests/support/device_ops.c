@@ -54,6 +54,10 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
         device_attention_tiles_check(&c);
         goto out;
     }
+    if (only && strcmp(only, "orthogonal") == 0) {
+        device_orthogonal_check(&c);
+        goto out;
+    }
     if (only && strcmp(only, "grouped_tiles") == 0) {
         device_grouped_tiles_check(&c);
         goto out;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_orthogonal.c - what updates of whole matrices need besides products. */
 #include <math.h>
+#include <string.h>
 
 #include "support/device_checker.h"
 #include "support/device_ops.h"
@@ -47,6 +48,89 @@ static void polynomial_case(struct checker *c, enum dtype dt, int64_t n)
     sweep(c);
 }
 
+/* Rows of falling norms; the last `zeros` are zero, and the one before is nearly the first. */
+static void rows_of(struct tensor *x, int64_t rows, int64_t cols, double decay, int64_t zeros)
+{
+    for (int64_t i = 0; i < rows * cols; i++)
+        x->x[i] = i / cols >= rows - zeros ? 0 : x->x[i] * pow(decay, (double)(i / cols));
+    for (int64_t k = 0; k < cols && rows - zeros > 2; k++)
+        x->x[(rows - zeros - 1) * cols + k] = x->x[k] + 1e-6 * x->x[cols + k];
+}
+
+static void orthonormal_case(struct checker *c, int64_t rows, int64_t cols, double decay, int64_t zeros)
+{
+    struct tensor x = noise(c, rows * cols, DTYPE_F32, 1.0);
+    double *const left = values(c, rows * cols), off = 0, apart = 0;
+
+    rows_of(&x, rows, cols, decay, zeros);
+    upload(c, &x);
+    memcpy(left, x.x, (size_t)(rows * cols) * sizeof *left);
+    need(c, c->ops->orthonormal(c->s, ARGS(orthonormal, .x = x.p, .rows = rows, .cols = cols)), "orthonormal");
+    const double *const got = download(c, &x);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < rows; j++) {
+            const double one = i == j && i < rows - zeros ? 1 : 0;
+            const double part = dot_of(left + i * cols, got + j * cols, cols);
+            off = fmax(off, fabs(dot_of(got + i * cols, got + j * cols, cols) - one));
+            for (int64_t k = 0; k < cols; k++)
+                left[i * cols + k] -= part * got[j * cols + k];
+        }
+    for (int64_t i = 0; i < rows * cols; i++) /* what the basis leaves of a row */
+        apart = fmax(apart, fabs(left[i]));
+    result(c, off < 1e-6 && apart < 2e-6, "orthonormal basis of %lldx%lld, norms by %.2f, %lld of zeros",
+           (long long)rows, (long long)cols, decay, (long long)zeros);
+    sweep(c);
+}
+
+/* Rows of x that are rotated until they are orthogonal, and y like them: the vectors, times what x was, are orthogonal
+ * rows of falling norms. */
+static void jacobi_case(struct checker *c, int64_t rows, int64_t cols, int64_t kept, double decay, int64_t zeros)
+{
+    struct tensor x = noise(c, rows * cols, DTYPE_F32, 1.0), y = empty(c, rows * rows, DTYPE_F32);
+    struct tensor out = empty(c, kept * rows, DTYPE_F32), again = empty(c, kept * rows, DTYPE_F32);
+    void *const work = device_memory(c, jacobi_work_bytes(rows));
+    double *const before = values(c, rows * cols), *const turned = values(c, kept * cols), last = INFINITY, off = 0;
+    bool ok = true;
+
+    rows_of(&x, rows, cols, decay, zeros);
+    for (int turn = 0; turn < 2; turn++) {
+        for (int64_t i = 0; i < rows * rows; i++)
+            y.x[i] = i / rows == i % rows;
+        upload(c, &x), upload(c, &y);
+        need(c,
+             c->ops->jacobi(c->s, ARGS(jacobi, .x = x.p, .y = y.p, .out = turn ? again.p : out.p, .work = work,
+                                       .rows = rows, .cols = cols, .ycols = rows, .kept = kept)),
+             "jacobi");
+    }
+    memcpy(before, x.x, (size_t)(rows * cols) * sizeof *before);
+    const double *const got = download(c, &out), *const gx = download(c, &x);
+    ok = same(c, download(c, &again), got, kept * rows, "repeated");
+    for (int64_t i = 0; i < kept; i++)
+        for (int64_t j = 0; j < rows; j++)
+            for (int64_t k = 0; k < cols; k++)
+                turned[i * cols + k] += got[i * rows + j] * before[j * cols + k];
+    for (int64_t i = 0; i < kept; i++) {
+        const double norm = sqrt(dot_of(turned + i * cols, turned + i * cols, cols));
+        int64_t largest = 0, longer = 0;
+        for (int64_t k = 0; k < rows; k++)
+            largest = fabs(got[i * rows + k]) > fabs(got[i * rows + largest]) ? k : largest;
+        ok = ok && norm <= last * 1.00001 && got[i * rows + largest] > 0;
+        last = norm;
+        for (int64_t j = 0; j < rows; j++)
+            longer += sqrt(dot_of(gx + j * cols, gx + j * cols, cols)) > norm * 1.00001 + 1e-6;
+        ok = ok && longer <= i;
+        for (int64_t j = 0; j <= i; j++) {
+            const double *const other = turned + j * cols, first = sqrt(dot_of(turned, turned, cols));
+            off = fmax(off, fabs(dot_of(got + i * rows, got + j * rows, rows) - (i == j)));
+            if (i != j)
+                off = fmax(off, fabs(dot_of(turned + i * cols, other, cols)) / (first * first + 1e-30));
+        }
+    }
+    result(c, ok && off < 3e-6, "jacobi, %lld vectors of %lldx%lld, norms by %.2f, %lld of zeros", (long long)kept,
+           (long long)rows, (long long)cols, decay, (long long)zeros);
+    sweep(c);
+}
+
 void device_orthogonal_check(struct checker *c)
 {
     for (int i = 0; i < 2; i++) {
@@ -55,5 +139,15 @@ void device_orthogonal_check(struct checker *c)
         polynomial_case(c, both[i], 1);
         polynomial_case(c, both[i], 37);
         polynomial_case(c, both[i], 256);
+    }
+    static const struct {
+        int64_t rows, cols, kept;
+        double decay;
+        int64_t zeros;
+    } shapes[] = {{1, 1, 1, 1, 0},      {1, 7, 1, 1, 1},      {2, 3, 1, 1, 0},    {7, 40, 7, 1, 2},
+                  {12, 301, 5, 0.3, 0}, {33, 33, 33, 0.9, 0}, {24, 64, 24, 1, 0}, {40, 700, 8, 0.8, 3}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        orthonormal_case(c, shapes[i].rows, shapes[i].cols, shapes[i].decay, shapes[i].zeros);
+        jacobi_case(c, shapes[i].rows, shapes[i].cols, shapes[i].kept, shapes[i].decay, shapes[i].zeros);
     }
 }

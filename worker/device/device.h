@@ -36,7 +36,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations 2481baffcbe6b1c5 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations fd0123cb3f935c47 (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -358,6 +358,8 @@ struct device_ops {
     /* --- whole matrices ------------------------------------------------------------------------------------------ */
     titan_status (*unit)(struct stream *s, const struct unit_args *a);
     titan_status (*polynomial)(struct stream *s, const struct polynomial_args *a);
+    titan_status (*orthonormal)(struct stream *s, const struct orthonormal_args *a);
+    titan_status (*jacobi)(struct stream *s, const struct jacobi_args *a);
 
     /* --- initial values ------------------------------------------------------------------------------------------ */
     titan_status (*weights)(struct stream *s, const struct weights_args *a);
@@ -413,7 +415,7 @@ struct device_ops {
     X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) \
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(weights) X(update) X(update_sum) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(weights) X(update) X(update_sum) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

@@ -439,6 +439,30 @@ struct polynomial_args {
     int64_t n;
 };
 
+/* orthonormal: x (rows,cols) fp32 becomes an orthonormal basis of a space with its rows: by Gram-Schmidt, each row
+ * against the rows before, twice. A row of zeros stays. jacobi: rotates rows of x (rows,cols) fp32 in pairs until all
+ * are orthogonal (Hestenes 1958), and rows of y (rows,ycols) fp32 like them. out (kept,ycols) fp32 = the rows of y for
+ * the longest rows of x, the longest first, each divided by its norm, and with the sign that makes its largest
+ * component positive. So with x = y A and orthonormal y, out has singular vectors of x's left side; the norms of x's
+ * rows are the singular values. y may not overlap out. Pairs follow in a fixed order, all in each of at most
+ * JACOBI_SWEEPS turns. A pair is orthogonal if its product is 1e-6 of both norms or less. work (device):
+ * jacobi_work_bytes(). rows may not exceed cols or ycols. Products are summed in fp64, rows rounded to fp32. All is
+ * dense. */
+#define JACOBI_SWEEPS 16
+struct orthonormal_args {
+    float *x;
+    int64_t rows, cols;
+};
+struct jacobi_args {
+    float *x, *y, *out;
+    void *work;
+    int64_t rows, cols, ycols, kept;
+};
+static inline size_t jacobi_work_bytes(int64_t rows)
+{
+    return JACOBI_SWEEPS * sizeof(double) + (size_t)rows * sizeof(double);
+}
+
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 
 struct rng_weights; /* base/rng.h */

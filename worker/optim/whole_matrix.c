@@ -7,7 +7,8 @@
 
 static const struct whole_method_calls *calls_of(const struct recipe *r)
 {
-    static const struct whole_method_calls *const methods[] = {[WHOLE_MUON] = &muon_calls};
+    static const struct whole_method_calls *const methods[] = {
+        [WHOLE_MUON] = &muon_calls, [WHOLE_GALORE] = &galore_calls};
     const enum whole_method method = optimizer_of_matrices(r)->whole;
 
     titan_assert(method < ARRAY_SIZE(methods) && methods[method]);

@@ -13,7 +13,7 @@ struct whole_method_calls {
     titan_status (*direction)(const struct whole_step *step, const struct whole_matrix *m, void *work,
                               const struct device_ops *ops, struct stream *s);
 };
-extern const struct whole_method_calls muon_calls;
+extern const struct whole_method_calls muon_calls, galore_calls;
 
 /* Scratch memory that is taken piece by piece. With a NULL base nothing but the bytes is counted. */
 struct scratch {

@@ -87,7 +87,7 @@ static void test_refused(void **state)
          "\"qwen3\" or \"deepseek_v3\""},
         {"[optimizer]\nname = \"SOAP\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: optimizer.name = \"SOAP\" is not supported by this version; use \"AdamW\", \"Adam\", \"SGD\", "
-         "\"Lion\", \"AdEMAMix\", \"StableAdamW\" or \"Muon\""},
+         "\"Lion\", \"AdEMAMix\", \"StableAdamW\", \"Muon\" or \"GaLore2\""},
         {"[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: parallelism.context_parallel_load_balance: \"ptrr\" is not supported by this version; use true or "
          "false"},
@@ -545,6 +545,9 @@ static void test_resolve(void **state)
         "[parallelism]\ndata_parallel_replicate_degree = 2\n[elastic]\nmax_workers = 3\n",
         "parallelism.data_parallel_replicate_degree = 2 takes a multiple of 2 workers; elastic.max_workers = 3: "
         "use 2 or 4");
+    resolve_fails("[optimizer]\nname = \"GaLore2\"\n[optimizer.galore]\nrank = 129\n[model]\nflavor = \"debugmodel\"\n"
+                  "dim = 256\nn_heads = 16\nn_kv_heads = 8\n",
+                  "optimizer.galore.rank = 129 is more than 128, the smaller side of attention.wk; nearest: 128");
     resolve_fails("[optimizer]\nname = \"Muon\"\nrest = \"Muon\"\n",
                   "optimizer.rest = \"Muon\" does not go with embedding, head, norms, biases and routers: it updates "
                   "matrices of layers alone: name it in optimizer.name");

@@ -4,8 +4,9 @@
 
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
+#include "worker/device/jacobi.h"
 
-enum { GRAIN = 1 << 15 };
+enum { GRAIN = 1 << 15, ROUND_GRAIN = 1 << 16 }; /* threads meet after each round, which is short */
 
 CPU_INLINE void unit_items(const struct unit_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
@@ -47,4 +48,200 @@ titan_status cpu_polynomial(struct stream *s, const struct polynomial_args *a)
     if (!compute_type(a->dt) || a->n < 0)
         return TITAN_EINVAL;
     return cpu_enqueue_range(s, polynomial_range, a->n, 1 + GRAIN / (a->n + 1), a, sizeof *a);
+}
+
+/* The squared norms of two rows and their product. The order of the sums depends on n alone: element k goes to lane k %
+ * SUM_LANES. Products of two floats are exact in fp64. */
+enum { SUM_LANES = 16 };
+CPU_INLINE void row_products(const float *restrict x, const float *restrict z, int64_t n, double ret[3])
+{
+    double aa[SUM_LANES] = {0}, bb[SUM_LANES] = {0}, ab[SUM_LANES] = {0};
+    int64_t k = 0;
+
+    for (; k + SUM_LANES <= n; k += SUM_LANES) {
+#pragma omp simd
+        for (int l = 0; l < SUM_LANES; l++) {
+            const double u = x[k + l], v = z[k + l];
+            aa[l] += u * u;
+            bb[l] += v * v;
+            ab[l] += u * v;
+        }
+    }
+    for (int l = 0; k + l < n; l++) {
+        const double u = x[k + l], v = z[k + l];
+        aa[l] += u * u;
+        bb[l] += v * v;
+        ab[l] += u * v;
+    }
+    ret[0] = ret[1] = ret[2] = 0;
+    for (int l = 0; l < SUM_LANES; l++) {
+        ret[0] += aa[l];
+        ret[1] += bb[l];
+        ret[2] += ab[l];
+    }
+}
+
+/* --- Gram-Schmidt ------------------------------------------------------------------------------------------------- */
+
+/* Rows behind row i lose their part along it. */
+struct projection {
+    const struct orthonormal_args *a;
+    int64_t i;
+};
+
+CPU_KERNEL static void project_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct projection *const of = p;
+    const int64_t cols = of->a->cols;
+    const float *const along = of->a->x + of->i * cols;
+
+    (void)thread;
+    for (int64_t j = of->i + 1 + begin; j < of->i + 1 + end; j++) {
+        float *const row = of->a->x + j * cols;
+        double products[3];
+        row_products(along, row, cols, products);
+        const double factor = products[0] > 0 ? products[2] / products[0] : 0;
+#pragma omp simd
+        for (int64_t k = 0; k < cols; k++)
+            row[k] = (float)((double)row[k] - factor * (double)along[k]);
+    }
+}
+
+static void unit_rows_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct orthonormal_args *const a = p;
+
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        float *const row = a->x + i * a->cols;
+        double products[3];
+        row_products(row, row, a->cols, products);
+        const double factor = products[0] > 0 ? 1 / sqrt(products[0]) : 0;
+        for (int64_t k = 0; k < a->cols; k++)
+            row[k] = (float)((double)row[k] * factor);
+    }
+}
+
+static titan_status run_orthonormal(const struct cpu_context *ctx, const void *p)
+{
+    const struct orthonormal_args *const a = p;
+
+    for (int turn = 0; turn < 2; turn++)
+        for (int64_t i = 0; i + 1 < a->rows; i++) {
+            const struct projection of = {a, i};
+            cpu_for(ctx, a->rows - 1 - i, 1 + ROUND_GRAIN / (a->cols + 1), project_range, &of);
+        }
+    cpu_for(ctx, a->rows, 1 + GRAIN / (a->cols + 1), unit_rows_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_orthonormal(struct stream *s, const struct orthonormal_args *a)
+{
+    if (a->rows < 0 || a->rows > a->cols)
+        return TITAN_EINVAL;
+    return cpu_enqueue(s, run_orthonormal, a, sizeof *a);
+}
+
+/* --- rotations ---------------------------------------------------------------------------------------------------- */
+
+CPU_INLINE void turn(float *restrict first, float *restrict second, int64_t n, const struct jacobi_angle *angle)
+{
+    const double c = angle->c, s = angle->s;
+
+#pragma omp simd
+    for (int64_t k = 0; k < n; k++) {
+        const double u = first[k], v = second[k];
+        first[k] = (float)(c * u - s * v);
+        second[k] = (float)(s * u + c * v);
+    }
+}
+
+/* A round of pairs without a row in common. */
+struct round_of {
+    const struct jacobi_args *a;
+    int64_t players, round;
+    bool *turned; /* set if a pair was turned */
+};
+
+CPU_KERNEL static void round_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct round_of *const r = p;
+    const struct jacobi_args *const a = r->a;
+
+    (void)thread;
+    for (int64_t pair = begin; pair < end; pair++) {
+        double products[3];
+        int64_t i, j;
+        jacobi_pair(r->players, r->round, pair, &i, &j);
+        if (j >= a->rows)
+            continue;
+        row_products(a->x + i * a->cols, a->x + j * a->cols, a->cols, products);
+        const struct jacobi_angle angle = jacobi_angle_of(products[0], products[1], products[2]);
+        if (!angle.turns)
+            continue;
+        turn(a->x + i * a->cols, a->x + j * a->cols, a->cols, &angle);
+        turn(a->y + i * a->ycols, a->y + j * a->ycols, a->ycols, &angle);
+        __atomic_store_n(r->turned, true, __ATOMIC_RELAXED);
+    }
+}
+
+static void row_norms_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct jacobi_args *const a = p;
+    double *const norms = a->work;
+
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        double products[3];
+        row_products(a->x + i * a->cols, a->x + i * a->cols, a->cols, products);
+        norms[i] = products[0];
+    }
+}
+
+static void place_rows_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct jacobi_args *const a = p;
+    const double *const norms = a->work;
+
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const float *const row = a->y + i * a->ycols;
+        double products[3];
+        int64_t longer = 0, largest = 0;
+        for (int64_t j = 0; j < a->rows; j++)
+            longer += norms[j] > norms[i] || (norms[j] == norms[i] && j < i);
+        if (longer >= a->kept)
+            continue;
+        row_products(row, row, a->ycols, products);
+        for (int64_t k = 1; k < a->ycols; k++)
+            largest = fabsf(row[k]) > fabsf(row[largest]) ? k : largest;
+        const double factor = products[0] > 0 ? (row[largest] < 0 ? -1 : 1) / sqrt(products[0]) : 0;
+        for (int64_t k = 0; k < a->ycols; k++)
+            a->out[longer * a->ycols + k] = (float)((double)row[k] * factor);
+    }
+}
+
+static titan_status run_jacobi(const struct cpu_context *ctx, const void *p)
+{
+    const struct jacobi_args *const a = p;
+    const int64_t players = a->rows + a->rows % 2, each = a->cols + a->ycols;
+    bool turned = true;
+
+    for (int sweep = 0; sweep < JACOBI_SWEEPS && turned; sweep++) {
+        turned = false;
+        for (int64_t round = 0; round < players - 1; round++) {
+            const struct round_of r = {a, players, round, &turned};
+            cpu_for(ctx, players / 2, 1 + ROUND_GRAIN / (each + 1), round_range, &r);
+        }
+    }
+    cpu_for(ctx, a->rows, 1 + GRAIN / (a->cols + 1), row_norms_range, a);
+    cpu_for(ctx, a->rows, 1 + GRAIN / (a->ycols + 1), place_rows_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_jacobi(struct stream *s, const struct jacobi_args *a)
+{
+    if (a->rows < 0 || a->rows > a->cols || a->rows > a->ycols || a->kept > a->rows)
+        return TITAN_EINVAL;
+    return cpu_enqueue(s, run_jacobi, a, sizeof *a);
 }

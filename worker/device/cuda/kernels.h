@@ -166,6 +166,8 @@ int cuda_hash(void *stream, const struct hash_args *a);
 /* --- orthogonal.cu ------------------------------------------------------------------------------------------------ */
 int cuda_unit(void *stream, const struct unit_args *a);
 int cuda_polynomial(void *stream, const struct polynomial_args *a);
+int cuda_orthonormal(void *stream, const struct orthonormal_args *a);
+int cuda_jacobi(void *stream, const struct jacobi_args *a); /* a->work is zero */
 
 /* --- weights.cu --------------------------------------------------------------------------------------------------- */
 int cuda_weights(void *stream, const struct weights_args *a);

@@ -360,6 +360,21 @@ titan_status cuda_ops_polynomial(struct stream *s, const struct polynomial_args 
     return ENQUEUE(s, "a polynomial", cuda_polynomial(s->native, a));
 }
 
+titan_status cuda_ops_orthonormal(struct stream *s, const struct orthonormal_args *a)
+{
+    if (a->rows < 0 || a->rows > a->cols || a->rows > GRID_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "an orthonormal basis", cuda_orthonormal(s->native, a));
+}
+
+titan_status cuda_ops_jacobi(struct stream *s, const struct jacobi_args *a)
+{
+    if (a->rows < 0 || a->rows > a->cols || a->rows > a->ycols || a->rows > GRID_MAX || a->kept > a->rows)
+        return TITAN_EINVAL;
+    TRY(cuda_ops_zero(s, a->work, jacobi_work_bytes(a->rows)));
+    return ENQUEUE(s, "rotations", cuda_jacobi(s->native, a));
+}
+
 titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
 {
     if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->first < 0 || a->width < 0)

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which optimizer a parameter has, and what it keeps of a matrix that is updated whole. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/optimizers.h"
+
+static struct recipe recipe_of(const char *const *keys)
+{
+    struct recipe r;
+
+    recipe_init(&r);
+    for (; *keys; keys++)
+        assert_int_equal(recipe_set(&r, *keys, NULL), TITAN_OK);
+    return r;
+}
+#define RECIPE(...) recipe_of((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_rest(void **state)
+{
+    (void)state;
+    struct recipe r = RECIPE("optimizer.name=Lion");
+    assert_string_equal(optimizer_of_rest(&r)->name, "Lion");
+    r = RECIPE("optimizer.name=Lion", "optimizer.rest=SGD");
+    assert_string_equal(optimizer_of_rest(&r)->name, "SGD");
+    r = RECIPE("optimizer.name=Muon");
+    assert_string_equal(optimizer_of_matrices(&r)->name, "Muon");
+    assert_string_equal(optimizer_of_rest(&r)->name, "AdamW");
+    r = RECIPE("optimizer.name=Muon", "optimizer.rest=Lion");
+    assert_string_equal(optimizer_of_rest(&r)->name, "Lion");
+}
+
+static void test_shapes(void **state)
+{
+    static const struct {
+        const char *name, *rank;
+        int64_t rows, cols;
+        int states;
+        int64_t want[OPTIMIZER_STATES][2];
+    } cases[] = {
+        {"Muon", "0", 30, 20, 1, {{30, 20}}},
+        {"GaLore2", "0", 30, 20, 3, {{30, 5}, {30, 5}, {5, 20}}},
+        {"GaLore2", "0", 20, 30, 3, {{5, 30}, {5, 30}, {5, 20}}},
+        {"GaLore2", "0", 16, 16, 3, {{16, 4}, {16, 4}, {4, 16}}},
+        {"GaLore2", "7", 20, 30, 3, {{7, 30}, {7, 30}, {7, 20}}},
+        {"GaLore2", "20", 30, 20, 3, {{30, 20}, {30, 20}, {20, 20}}},
+        {"GaLore2", "0", 3, 9, 3, {{1, 9}, {1, 9}, {1, 3}}}, /* at least one vector */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char name[64], rank[64];
+        (void)snprintf(name, sizeof name, "optimizer.name=%s", cases[i].name);
+        (void)snprintf(rank, sizeof rank, "optimizer.galore.rank=%s", cases[i].rank);
+        const struct recipe r = RECIPE(name, rank);
+        const struct optimizer *const o = optimizer_of_matrices(&r);
+        assert_true(o->whole != WHOLE_NONE && o->rule == RULE_DIRECTION);
+        assert_int_equal(optimizer_states(o, &r), cases[i].states);
+        for (int s = 0; s < cases[i].states; s++) {
+            int64_t rows, cols;
+            optimizer_state_shape(o, &r, s, cases[i].rows, cases[i].cols, &rows, &cols);
+            assert_int_equal(rows, cases[i].want[s][0]);
+            assert_int_equal(cols, cases[i].want[s][1]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rest), cmocka_unit_test(test_shapes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
