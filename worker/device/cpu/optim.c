@@ -227,7 +227,7 @@ CPU_INLINE double bound_items(const struct sum_args *a, int64_t begin, int64_t e
     for (int64_t i = begin; i < end; i++) {
         const float g = gradient_of(grad[i], scale, mean, clip, wt), square = g * g;
         const float now = (b2 * load_as_f32(v, i, mt) + c2 * square) * inv2;
-        sum += (double)rintf(square / fmaxf(now, least) * 65536.0f);
+        sum += (double)rintf(square / (now > least ? now : least) * 65536.0f);
     }
     return sum;
 }
