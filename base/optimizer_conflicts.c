@@ -35,11 +35,11 @@ static bool looks_nowhere(const struct recipe *r, const struct optimizer *o, boo
 }
 
 const struct optimizer_conflict optimizer_conflicts[] = {
-    {"SGD, Lion, AdEMAMix, Muon", "optimizer.state_rounding = \"stochastic\"",
+    {"SGD, Lion, AdEMAMix, Muon, GaLore2", "optimizer.state_rounding = \"stochastic\"",
      "the random words are defined for AdamW's two moments: use \"nearest\"", rounds_other_moments},
     {"all", "optimizer.state_rounding = \"stochastic\" without moments in bfloat16",
      "no others are rounded at random: set optimizer.state_dtype = \"bfloat16\"", rounds_nothing},
-    {"Muon", "embedding, head, norms, biases and routers",
+    {"Muon, GaLore2", "embedding, head, norms, biases and routers",
      "it updates matrices of layers alone: name it in optimizer.name", has_no_matrices},
     {"SGD", "optimizer.sgd.nesterov = true without momentum",
      "there is nothing to look ahead by: set optimizer.sgd.momentum", looks_nowhere},

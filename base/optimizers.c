@@ -60,6 +60,12 @@ int optimizer_states(const struct optimizer *o, const struct recipe *r)
     return n;
 }
 
+/* Is a state a mean of squares? Owners' states have the names of their kind. */
+static bool state_is_square(const struct optimizer *o, int i)
+{
+    return i < o->owned ? strcmp(o->states[i], "v") == 0 : update_state_is_square(o->rule, i - o->owned);
+}
+
 /* Adds an optimizer's tensors of state to the kinds. Returns their bits. */
 static unsigned add_kinds(struct state_kinds *k, const struct optimizer *o, const struct recipe *r)
 {
@@ -73,6 +79,7 @@ static unsigned add_kinds(struct state_kinds *k, const struct optimizer *o, cons
         k->n = MAX(k->n, at + 1);
         bits |= 1u << at;
         k->owned |= i < o->owned ? 1u << at : 0;
+        k->squares |= state_is_square(o, i) ? 1u << at : 0;
     }
     return bits;
 }

@@ -38,6 +38,7 @@ struct state_kinds {
     const char *name[STATE_KINDS];
     unsigned matrices, rest; /* bits of the kinds that matrices of layers, and other parameters, have */
     unsigned owned;          /* bits of the kinds that a matrix's owner keeps whole (worker/tensor/owners.h) */
+    unsigned squares;        /* bits of the kinds that are means of squares, without a sign */
 };
 
 /* All names, "a|b"; static. */

@@ -132,7 +132,7 @@ struct recipe {
         char name[32], rest[32]; /* rest: for all but the matrices of layers; "same": as name (base/optimizers.h) */
         double lr, beta1, beta2, eps, weight_decay;
         double rest_lr, rest_weight_decay; /* -1: as lr and weight_decay */
-        char state_dtype[16];              /* type of the moments: "float32", "bfloat16" */
+        char state_dtype[16];              /* type of the moments: "float32", "bfloat16", "int8" */
         char state_rounding[16];           /* rounding of bf16 moments: "nearest", "stochastic" */
         struct {
             double momentum;
@@ -413,9 +413,9 @@ double recipe_flops_per_token(const struct recipe *r);
 double recipe_causal_flops_per_token(const struct recipe *r);
 /* Upper estimate of the bytes that one worker of `world` needs. */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world);
-/* Bytes of one master weight, and of one moment, in a worker: 4 or 2. */
+/* Bytes of one master weight, and of one moment, in a worker: 4 or 2, and for a moment in 8 bits 260/256. */
 int recipe_master_bytes(const struct recipe *r);
-int recipe_moment_bytes(const struct recipe *r);
+double recipe_moment_bytes(const struct recipe *r);
 /* Writes the key table of docs/recipes.md, Markdown. */
 void recipe_print_reference(struct buf *out);
 

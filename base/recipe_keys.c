@@ -261,10 +261,11 @@ const struct setting recipe_keys[] = {
     KEY(optimizer, rest_weight_decay, REAL, .max = 10, .minus_one = true, .initial = "-1",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Weight decay of embedding, head, norms, biases and routers; -1: weight_decay."),
-    KEY(optimizer, state_dtype, STRING, .choices = "float32|bfloat16", .initial = "\"float32\"",
+    KEY(optimizer, state_dtype, STRING, .choices = "float32|bfloat16|int8", .initial = "\"float32\"",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "\"bfloat16\": the moments are kept in bfloat16, 8 bytes a parameter with the master weights instead of 12; "
-        "the update's arithmetic stays float32. With training.dtype = \"bfloat16\" they are, whatever this says."),
+        "the update's arithmetic stays float32. With training.dtype = \"bfloat16\" they are, unless this is \"int8\". "
+        "\"int8\": in 8 bits, 6.03 bytes: blocks of 256 have one scale."),
     KEY(optimizer, state_rounding, STRING, .choices = "nearest|stochastic", .initial = "\"nearest\"",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "How moments in bfloat16 are rounded. \"nearest\": ties to even; \"stochastic\": up or down at random, so "

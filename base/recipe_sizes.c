@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/moment_codes.h"
 #include "base/optimizers.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
@@ -183,14 +184,16 @@ int recipe_master_bytes(const struct recipe *r)
     return strcmp(r->training.dtype, "bfloat16") == 0 ? 2 : 4;
 }
 
-int recipe_moment_bytes(const struct recipe *r)
+double recipe_moment_bytes(const struct recipe *r)
 {
+    if (strcmp(r->optimizer.state_dtype, "int8") == 0)
+        return (double)sizeof(struct moment_block) / MOMENT_BLOCK;
     return recipe_master_bytes(r) == 2 || strcmp(r->optimizer.state_dtype, "bfloat16") == 0 ? 2 : 4;
 }
 
 /* An upper estimate, in bytes, for the fullest rank. The rank has P parameters in its share. Its state is sharded over
  * W ranks (dp_shard * cp; see share_of). s: bytes per element of compute (2 for bfloat16, otherwise 4). k: bytes of a
- * parameter's master and state (AdamW: 12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
+ * parameter's master and state (AdamW: 12; 8 or 6.03 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
  *
  *   state        (k + s) P/W    master weights and state (on the host with enable_cpu_offload), and the compute
  *                               copy, sharded

@@ -4,8 +4,16 @@
 #ifndef TITAN_BASE_UPDATE_RULE_H
 #define TITAN_BASE_UPDATE_RULE_H
 
+#include <stdbool.h>
+
 enum update_rule { RULE_ADAMW, RULE_SGD, RULE_LION, RULE_ADEMAMIX, RULE_DIRECTION, RULE_COUNT };
 
 #define UPDATE_STATES 3 /* most tensors of state of a rule */
+
+/* Is state i of a rule a mean of squares? Others have a sign. */
+static inline bool update_state_is_square(enum update_rule rule, int i)
+{
+    return i == 1 && (rule == RULE_ADAMW || rule == RULE_ADEMAMIX);
+}
 
 #endif

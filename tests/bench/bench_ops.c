@@ -119,6 +119,7 @@ enum {
     LOSS,
     LOSS_PARTS,
     ADAMW,
+    ADAMW_CODES,
     SUMS,
     F8_NT,
     F8_NN,
@@ -141,7 +142,8 @@ static void call(struct bench *b, const struct op_call *o)
         grad[i] = (float *)(b->grad[i] + b->offset);
     char *qkv = x[0], *dqkv = x[1];
     size_t params = (size_t)(q * c + hd * c + 3 * b->f * c);
-    const struct update_args adam = {.lr = 1e-3f,
+    const struct update_args adam = {.moment = o->kind == ADAMW_CODES ? DTYPE_U8 : DTYPE_F32,
+                                     .lr = 1e-3f,
                                      .beta1 = 0.9f,
                                      .beta2 = 0.95f,
                                      .eps = 1e-8f,
@@ -295,6 +297,7 @@ static void call(struct bench *b, const struct op_call *o)
                                        .stats = b->stats, .parts = 1, .dt = b->dt, .n = n, .v = b->v));
         break;
     case ADAMW:
+    case ADAMW_CODES:
         st = ops->update(
             s, &(struct update_piece){grad[0], {grad[1], grad[2]}, grad[3], (uint16_t *)x[4], params, adam.rounding, 0},
             1, &adam);
@@ -556,6 +559,11 @@ static void run_rest(struct bench *b)
          .bytes = 2 * n * (double)b->v * e,
          .largest = (size_t)(b->n * b->v) * es},
         {.name = "adamw", .kind = ADAMW, .calls = l, .bytes = 30 * params, .largest = unit},
+        {.name = "adamw, state in codes",
+         .kind = ADAMW_CODES,
+         .calls = 0,
+         .bytes = (14 + 4 * 260.0 / 256) * params,
+         .largest = unit},
         {.name = "block_sums", .kind = SUMS, .calls = l, .bytes = 4 * params, .largest = unit},
     };
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)

@@ -81,6 +81,11 @@ def losses_survive_with_two_optimizers():
     losses_survive({"optimizer.name": "Lion", "optimizer.lr": 1e-3, "optimizer.rest": "AdEMAMix", "optimizer.rest_lr": 3e-3}, 1)
 
 
+def losses_survive_with_codes():
+    """so they are with moments in 8 bits"""
+    losses_survive({"optimizer.state_dtype": "int8"}, 1)
+
+
 def hung_worker_is_not_forgotten_on_cancel():
     """a stopped worker (SIGSTOP) does not keep a cancelled run alive"""
     with Daemon(None, "--slots", 2) as d:
@@ -106,4 +111,4 @@ def crash_loop_ends_the_job():
         assert d.ctl("wait", job).code == 1
 
 
-tap(losses_survive_two_kills, losses_survive_with_two_optimizers, hung_worker_is_not_forgotten_on_cancel, crash_loop_ends_the_job)
+tap(losses_survive_two_kills, losses_survive_with_two_optimizers, losses_survive_with_codes, hung_worker_is_not_forgotten_on_cancel, crash_loop_ends_the_job)

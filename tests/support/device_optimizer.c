@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/bf16.h"
+#include "base/moment_codes.h"
 #include "base/rng.h"
 #include "support/device_checker.h"
 #include "support/device_ops.h"
@@ -128,6 +129,186 @@ static void rule_case(struct checker *c, const struct update_args *rule, int64_t
                                                   : "",
            (long long)n, wt == DTYPE_BF16 ? "bf16" : "fp32", mt == DTYPE_BF16 ? "bf16" : "fp32",
            with_shadow ? ", shadow" : "");
+    sweep(c);
+}
+
+/* --- state in codes ----------------------------------------------------------------------------------------------- */
+
+#define BLOCKS_OF(n) (((n) + MOMENT_BLOCK - 1) / MOMENT_BLOCK)
+
+/* A state in codes, on the device and here. Elements behind the last one have codes of their own. */
+struct coded {
+    struct moment_block *device, *here;
+    bool square;
+};
+
+static struct coded coded_noise(struct checker *c, int64_t n, bool square)
+{
+    const size_t bytes = (size_t)BLOCKS_OF(n) * sizeof(struct moment_block);
+    struct coded ret = {device_memory(c, bytes), (void *)values(c, BLOCKS_OF(n) * 33), square}; /* 264 bytes a block */
+
+    memset(ret.here, 7, bytes);
+    for (int64_t at = 0; at < n; at += MOMENT_BLOCK) {
+        float x[MOMENT_BLOCK];
+        for (int i = 0; i < MOMENT_BLOCK; i++)
+            x[i] = (float)(uniform(c, square ? 0 : -1, 1) * pow(10, uniform(c, -6, -1)));
+        moment_block_encode(&ret.here[at / MOMENT_BLOCK], (int)(n - at < MOMENT_BLOCK ? n - at : MOMENT_BLOCK), square,
+                            x);
+    }
+    transfer(c, ret.device, ret.here, bytes, true);
+    return ret;
+}
+
+static double *coded_values(struct checker *c, const struct coded *x, int64_t n)
+{
+    double *const ret = values(c, n);
+
+    for (int64_t i = 0; i < n; i++)
+        ret[i] = (double)moment_decode(x->here[i / MOMENT_BLOCK].codes[i % MOMENT_BLOCK],
+                                       x->here[i / MOMENT_BLOCK].scale, x->square);
+    return ret;
+}
+
+/* The state of one element behind the step, by device.h's formulas in fp32, each sum rounded once. */
+static void next_state(const struct update_args *a, float g, float state[UPDATE_STATES])
+{
+    const float c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2, c3 = 1.0f - a->beta3, square = g * g;
+
+    if (a->rule == RULE_SGD) {
+        state[0] = fmaf(a->momentum, state[0], g);
+    } else if (a->rule == RULE_LION) {
+        state[0] = fmaf(a->beta2, state[0], c2 * g);
+    } else {
+        state[0] = fmaf(a->beta1, state[0], c1 * g);
+        state[1] = fmaf(a->beta2, state[1], c2 * square);
+        state[2] = fmaf(a->beta3, state[2], c3 * g);
+    }
+}
+
+/* Each step of a rule with its state in codes: weights as with the fp32 values of the codes, and the codes of the state
+ * behind the step, to the bit. Gradients are spread over seven decades. */
+static void coded_case(struct checker *c, const struct update_args *rule, int64_t n, enum dtype wt, bool with_shadow)
+{
+    static const int states[RULE_COUNT] = {[RULE_ADAMW] = 2, [RULE_SGD] = 1, [RULE_LION] = 1, [RULE_ADEMAMIX] = 3};
+    const int kept = states[rule->rule];
+    const size_t bytes = (size_t)BLOCKS_OF(n) * sizeof(struct moment_block);
+    struct update_args a = *rule;
+    struct tensor w = noise(c, n, wt, 1.0), g = empty(c, n, DTYPE_F32), shadow = empty(c, n, DTYPE_BF16);
+    struct coded state[UPDATE_STATES];
+    bool ok = true, same_codes = true;
+
+    a.master = wt;
+    a.moment = DTYPE_U8;
+    a.clip = 0.7f;
+    a.mean = 1.0f / 8;
+    a.grad_scale = a.clip * a.mean;
+    for (int i = 0; i < kept; i++)
+        state[i] = coded_noise(c, n, update_state_is_square(a.rule, i));
+    for (int step = 1; step <= 2; step++) {
+        struct update_piece piece = {
+            .master = w.p, .grad = g.p, .shadow = with_shadow ? shadow.p : NULL, .n = (size_t)n};
+        struct moment_block *const want = (void *)values(c, BLOCKS_OF(n) * 33);
+        double *was[UPDATE_STATES], *const before = download(c, &w);
+        for (int64_t e = 0; e < n; e++)
+            g.x[e] = uniform(c, -10, 10) * pow(10, uniform(c, -7, 0));
+        upload(c, &g);
+        a.bias1 = 1.0f - powf(a.beta1, (float)step);
+        a.bias2 = 1.0f - powf(a.beta2, (float)step);
+        for (int i = 0; i < kept; i++) {
+            piece.state[i] = state[i].device;
+            was[i] = coded_values(c, &state[i], n);
+        }
+        need(c, c->ops->update(c->s, &piece, 1, &a), rule_names[a.rule]);
+        const double *const got = download(c, &w), *const bits = download(c, &shadow);
+        for (int64_t e = 0; e < n; e++) {
+            double exact[UPDATE_STATES] = {0};
+            for (int i = 0; i < kept; i++)
+                exact[i] = was[i][e];
+            ok = ok && as_typed(got[e], exact_update(&a, before[e], g.x[e], exact), wt);
+            ok = ok && bits[e] == (with_shadow ? (double)from_bf16(to_bf16((float)got[e])) : 0.0);
+        }
+        for (int i = 0; i < kept; i++) {
+            memcpy(want, state[i].here, bytes);
+            for (int64_t at = 0; at < n; at += MOMENT_BLOCK) {
+                const int64_t left = n - at < MOMENT_BLOCK ? n - at : MOMENT_BLOCK;
+                float now[MOMENT_BLOCK];
+                for (int64_t e = at; e < at + left; e++) {
+                    float x[UPDATE_STATES] = {0}, sum = (float)g.x[e] * a.grad_scale;
+                    for (int k = 0; k < kept; k++)
+                        x[k] = (float)was[k][e];
+                    if (wt == DTYPE_BF16)
+                        sum = from_bf16(to_bf16(from_bf16(to_bf16((float)g.x[e] * a.mean)) * a.clip));
+                    next_state(&a, fmaf(a.l2 || a.rule == RULE_SGD ? a.weight_decay : 0.0f, (float)before[e], sum), x);
+                    now[e - at] = x[i];
+                }
+                moment_block_encode(&want[at / MOMENT_BLOCK], (int)left, state[i].square, now);
+            }
+            transfer(c, state[i].here, state[i].device, bytes, false);
+            same_codes = same_codes && memcmp(want, state[i].here, bytes) == 0;
+        }
+    }
+    result(c, ok && same_codes, "%s%s%s %lld, masters %s, state in codes%s%s%s", rule_names[a.rule],
+           a.l2 ? " with l2" : "", a.nesterov ? " nesterov" : "", (long long)n, wt == DTYPE_BF16 ? "bf16" : "fp32",
+           with_shadow ? ", shadow" : "", ok ? "" : ": other weights", same_codes ? "" : ": other codes");
+    sweep(c);
+}
+
+/* What AdamW subtracts stays near the rate where gradients of one block are spread over six decades and become small
+ * for a step: a second moment that is far below its block's largest does not become 0. */
+static void coded_steps_case(struct checker *c)
+{
+    enum { N = 2 * MOMENT_BLOCK, STEPS = 40 };
+    struct update_args a = {.lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-12f, .grad_scale = 1, .moment = DTYPE_U8};
+    struct tensor w = empty(c, N, DTYPE_F32), g = empty(c, N, DTYPE_F32);
+    struct moment_block *const m = device_memory(c, 2 * sizeof *m), *const v = device_memory(c, 2 * sizeof *v);
+    double *before = download(c, &w), most = 0;
+
+    need(c, c->ops->zero(c->s, m, 2 * sizeof *m), "zero");
+    need(c, c->ops->zero(c->s, v, 2 * sizeof *v), "zero");
+    for (int step = 1; step <= STEPS && !c->broken; step++) {
+        for (int i = 0; i < N; i++) /* each element has its own size */
+            g.x[i] = uniform(c, -1, 1) * pow(10, -(double)(i % 61) / 10) * (uniform(c, 0, 1) < 0.3 ? 1e-9 : 1);
+        upload(c, &g);
+        a.bias1 = 1.0f - powf(a.beta1, (float)step);
+        a.bias2 = 1.0f - powf(a.beta2, (float)step);
+        need(c,
+             c->ops->update(c->s, &(struct update_piece){.master = w.p, .state = {m, v}, .grad = g.p, .n = N}, 1, &a),
+             "adamw");
+        double *const now = download(c, &w);
+        for (int i = 0; i < N; i++)
+            most = fmax(most, fabs(now[i] - before[i]));
+        before = now;
+    }
+    result(c, most > 0.5 && most < 10, "adamw with state in codes: largest step %.2f times the rate", most);
+    sweep(c);
+}
+
+/* The sum that bounds a tensor's rate, of codes: as of the values that they decode to. */
+static void coded_bound_case(struct checker *c, int64_t n, enum dtype wt)
+{
+    struct update_args a = {.beta2 = 0.95f, .eps = 1e-6f, .bias2 = 0.3f, .clip = 0.7f, .mean = 0.125f, .master = wt};
+    struct tensor g = noise(c, n, DTYPE_F32, 10.0), plain = empty(c, n, wt == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32);
+    struct coded v = coded_noise(c, n, true);
+    double *const sums = empty(c, 4, DTYPE_F32).p, got[2];
+
+    a.grad_scale = a.clip * a.mean;
+    if (wt == DTYPE_BF16) /* values that bf16 has: the parts of one decade are not, but 0 and the scale are */
+        for (int64_t i = 0; i < n; i++) {
+            v.here[i / MOMENT_BLOCK].scale = 0.5f;
+            v.here[i / MOMENT_BLOCK].codes[i % MOMENT_BLOCK] = uniform(c, 0, 1) < 0.5 ? 0 : 255;
+        }
+    transfer(c, v.device, v.here, (size_t)BLOCKS_OF(n) * sizeof *v.here, true);
+    memcpy(plain.x, coded_values(c, &v, n), (size_t)n * sizeof(double));
+    upload(c, &plain);
+    need(c, c->ops->zero(c->s, sums, sizeof got), "zero");
+    a.moment = DTYPE_U8;
+    need(c, c->ops->update_sum(c->s, sums, v.device, g.p, (size_t)n, &a), "update_sum");
+    a.moment = plain.dt;
+    need(c, c->ops->update_sum(c->s, sums + 1, plain.p, g.p, (size_t)n, &a), "update_sum");
+    need(c, c->ops->copy(c->s, got, sums, sizeof got), "copy");
+    need(c, c->ops->stream_sync(c->s, NULL), "sync");
+    result(c, got[0] == got[1] && got[0] > 0, "sum of an update %lld, masters %s, state in codes", (long long)n,
+           wt == DTYPE_BF16 ? "bf16" : "fp32");
     sweep(c);
 }
 
@@ -334,7 +515,17 @@ void device_optimizer_check(struct checker *c)
         rule_case(c, &rules[i], 4096, DTYPE_F32, DTYPE_F32, false);
         rule_case(c, &rules[i], 1003, DTYPE_F32, DTYPE_BF16, true);
         rule_case(c, &rules[i], 40000, DTYPE_BF16, DTYPE_BF16, false);
+        if (i == 2) /* keeps no state */
+            continue;
+        coded_case(c, &rules[i], 1, DTYPE_F32, true);
+        coded_case(c, &rules[i], 1003, DTYPE_F32, true);
+        coded_case(c, &rules[i], 4096, DTYPE_F32, false);
+        coded_case(c, &rules[i], 40000, DTYPE_BF16, false);
     }
+    coded_steps_case(c);
+    coded_bound_case(c, 3, DTYPE_F32);
+    coded_bound_case(c, 40000, DTYPE_F32);
+    coded_bound_case(c, 1003, DTYPE_BF16);
     for (int l2 = 0; l2 < 2; l2++) {
         random_rounding_case(c, DTYPE_F32, l2);
         random_rounding_case(c, DTYPE_BF16, l2);

@@ -121,7 +121,7 @@ struct mesh random_mesh(unsigned *seed, int world_max)
 
 struct state_kinds adamw_kinds(void)
 {
-    return (struct state_kinds){.n = 2, .name = {"m", "v"}, .matrices = 3, .rest = 3};
+    return (struct state_kinds){.n = 2, .name = {"m", "v"}, .matrices = 3, .rest = 3, .squares = 2};
 }
 
 /* Owners keep the state of matrices. */
@@ -143,7 +143,7 @@ static struct state_kinds kinds_of(const struct model *m)
 {
     unsigned drawn = (unsigned)(31 * m->n_tensors + m->dims.n_layers), *const seed = &drawn;
     static const char *const states[] = {"m", "v", "momentum", "slow"};
-    struct state_kinds k = {.n = random_below(seed, 5)};
+    struct state_kinds k = {.n = random_below(seed, 5), .squares = 2};
 
     if (random_below(seed, 3) == 0)
         return optimizer_kinds(owned_recipe());
@@ -157,12 +157,8 @@ static struct state_kinds kinds_of(const struct model *m)
     return k;
 }
 
-struct layout *random_layout(unsigned *seed, const struct model *model, int world_max)
-{
-    return random_layout_of(seed, model, world_max, kinds_of(model));
-}
-
-struct layout *random_layout_of(unsigned *seed, const struct model *model, int world_max, struct state_kinds kinds)
+static struct layout *draw(unsigned *seed, const struct model *model, int world_max, struct state_kinds kinds,
+                           bool coded)
 {
     struct layout_options o = {.model = model, .mesh = random_mesh(seed, world_max)};
     int first_layer[64] = {0};
@@ -172,6 +168,7 @@ struct layout *random_layout_of(unsigned *seed, const struct model *model, int w
     o.stages = o.mesh.size[AXIS_PP] * (1 + random_below(seed, 3));
     o.v_order = random_below(seed, 2);
     o.canonical = random_below(seed, 2);
+    o.coded = coded;
     o.kinds = kinds;
     o.recipe = kinds.owned ? owned_recipe() : NULL;
     o.first_layer = first_layer;
@@ -185,13 +182,29 @@ struct layout *random_layout_of(unsigned *seed, const struct model *model, int w
     return l;
 }
 
+struct layout *random_layout(unsigned *seed, const struct model *model, int world_max)
+{
+    return random_layout_of(seed, model, world_max, kinds_of(model));
+}
+
+struct layout *random_layout_of(unsigned *seed, const struct model *model, int world_max, struct state_kinds kinds)
+{
+    return draw(seed, model, world_max, kinds, false);
+}
+
+struct layout *random_coded_layout(unsigned *seed, const struct model *model, int world_max)
+{
+    return draw(seed, model, world_max, kinds_of(model), true);
+}
+
 const char *layout_text(const struct layout *layout)
 {
     static char text[128];
     const struct mesh *m = &layout->mesh;
 
-    (void)snprintf(text, sizeof text, "pp %d dp_replicate %d dp_shard %d cp %d tp %d ep %d, %d stages%s%s", m->size[0],
-                   m->size[1], m->size[2], m->size[3], m->size[4], m->ep, layout->stages,
-                   layout->v_order ? " in a V" : "", layout->canonical ? ", canonical" : "");
+    (void)snprintf(text, sizeof text, "pp %d dp_replicate %d dp_shard %d cp %d tp %d ep %d, %d stages%s%s%s",
+                   m->size[0], m->size[1], m->size[2], m->size[3], m->size[4], m->ep, layout->stages,
+                   layout->v_order ? " in a V" : "", layout->canonical ? ", canonical" : "",
+                   layout->coded ? ", coded" : "");
     return text;
 }

@@ -18,6 +18,8 @@ struct mesh random_mesh(unsigned *seed, int world_max);
  * model alone. */
 struct layout *random_layout(unsigned *seed, const struct model *model, int world_max);
 struct layout *random_layout_of(unsigned *seed, const struct model *model, int world_max, struct state_kinds kinds);
+/* With kinds of state in blocks of codes. */
+struct layout *random_coded_layout(unsigned *seed, const struct model *model, int world_max);
 struct state_kinds adamw_kinds(void);
 /* One line about it, for messages; static memory. */
 const char *layout_text(const struct layout *layout);

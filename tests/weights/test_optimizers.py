@@ -2,6 +2,7 @@
 """Optimizers on every mesh: canonical sums give the bits of one rank, checkpoints go on to the same bits on another mesh, the state has
 the bytes of its tensors, and another optimizer's checkpoint is refused."""
 import json
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +24,13 @@ OPTIMIZERS = {
     "two": ({"name": "Lion", "lr": 1e-3, "rest": "AdamW", "rest_lr": 3e-3, "rest_weight_decay": 0}, ("m",), ("m", "v")),
     "stable": ({"name": "StableAdamW", "lr": 5e-3, "stable_adamw.threshold": 0.5}, ("m", "v"), ("m", "v")),
     "muon": ({"name": "Muon", "lr": 0.02, "rest_lr": 3e-3}, ("momentum",), ("m", "v")),
+    "galore": ({"name": "GaLore2", "lr": 0.02, "rest_lr": 3e-3, "galore.interval": 3}, ("m", "v", "basis"), ("m", "v")),
     "rounded": ({"name": "AdEMAMix", "rest": "Lion", "rest_lr": 1e-3, "state_dtype": "bfloat16"}, ("m", "v", "slow"), ("m",)),
+    "codes": ({"state_dtype": "int8"}, ("m", "v"), ("m", "v")),
+    "codes-of-two": ({"name": "AdEMAMix", "rest": "Lion", "rest_lr": 1e-3, "state_dtype": "int8"}, ("m", "v", "slow"), ("m",)),
+    "codes-stable": ({"name": "StableAdamW", "lr": 5e-3, "stable_adamw.threshold": 0.5, "state_dtype": "int8"}, ("m", "v"), ("m", "v")),
+    "codes-owned": ({"name": "GaLore2", "lr": 0.02, "galore.interval": 3, "state_dtype": "int8"}, ("m", "v", "basis"), ("m", "v")),
+    "codes-momentum": ({"name": "SGD", "lr": 0.1, "sgd.momentum": 0.9, "state_dtype": "int8"}, ("momentum",), ("momentum",)),
 }
 BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.steps": STEPS, "lr_scheduler.warmup_steps": 2,
         "checkpoint.keep_latest_k": 0, "checkpoint.interval": SAVED, "numerics.canonical": "true",
@@ -78,7 +85,7 @@ def test_thresholds():
 
 def test_experts():
     """a mixture of experts has the same bits for every expert-parallel degree"""
-    for optimizer in ("lion", "two", "stable", "muon"):
+    for optimizer in ("lion", "two", "stable", "muon", "codes", "codes-stable", "codes-owned"):
         one = run(f"experts-{optimizer}", 2, optimizer, **OFF, **EXPERTS)
         two = run(f"spread-{optimizer}", 2, optimizer, **OFF, **EXPERTS, **{"parallelism.expert_parallel_degree": 2})
         assert one == two, (optimizer, one, two)
@@ -112,6 +119,57 @@ def test_checkpoints():
         assert again == {s: x for s, x in whole.items() if s > SAVED}, optimizer
 
 
+def values(path):
+    """{tensor: bytes of its elements} of a checkpoint of one rank."""
+    found = {}
+    for shard in path.glob("rank-*.safetensors"):
+        data = shard.read_bytes()
+        begin = 8 + struct.unpack("<Q", data[:8])[0]
+        for name, t in json.loads(data[8:begin]).items():
+            if name != "__metadata__":
+                found[name] = data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]]
+    return found
+
+
+def test_types():
+    """state in codes is fp32 in a checkpoint; it goes on with the same codes, from fp32 to codes and back, and over other meshes"""
+    no_steps = {"training.steps": SAVED, "checkpoint.interval": 1000}
+    run("eight", 1, "codes", **{"training.steps": SAVED})
+    first = values(root / f"eight/checkpoint/step-{SAVED:08}")
+    assert first and all(len(x) % 4 == 0 for x in first.values())
+    before = root / "eight"
+    for name, workers, keys in (("there", 4, {"parallelism.pipeline_parallel_degree": 2}), ("back", 1, {})):
+        load = {"checkpoint.initial_load_path": before / f"checkpoint/step-{SAVED:08}", "checkpoint.initial_load_model_only": "false"}
+        run(name, workers, "codes", **no_steps, **load, **keys)
+        before = root / name
+    assert values(before / f"checkpoint/step-{SAVED:08}") == first
+    load = {"checkpoint.initial_load_path": root / f"eight/checkpoint/step-{SAVED:08}", "checkpoint.initial_load_model_only": "false"}
+    wide = run("wide", 1, None, **load)
+    assert sorted(wide) == list(range(SAVED + 1, STEPS + 1))
+    load = {"checkpoint.initial_load_path": root / f"wide/checkpoint/step-{STEPS:08}", "checkpoint.initial_load_model_only": "false"}
+    narrow = run("narrow", 1, "codes", **load, **{"training.steps": STEPS + 2})
+    assert sorted(narrow) == [STEPS + 1, STEPS + 2] and abs(narrow[STEPS + 1][0] - wide[STEPS][0]) < 0.3, (narrow, wide)
+
+
+def test_bytes():
+    """the plan has 260 bytes for 256 values of state, each parameter at a multiple of 256, each unit's kinds in 16 blocks"""
+    def up(n, to):
+        return (n + to - 1) // to * to
+
+    def planned(dtype):
+        done = titan.command(titan.BIN / "titanctl", "-o", "json", "plan", titan.SOURCE / "recipes/tiny.toml", "--world", 1, "--device", "cpu",
+                             "--set", f"optimizer.state_dtype={dtype}")
+        assert done.code == 0, done.err
+        return json.loads(done.out)["ranks"][0]["memory"]["optimizer"]
+
+    dim, kv, ffn, vocab = 64, 32, 128, 256
+    matrices = {"embedding": vocab * dim, "layer": 2 * dim * dim + 2 * dim * kv + 3 * dim * ffn, "head": vocab * dim}
+    norms = {"embedding": 0, "layer": 2, "head": 1}  # they lie behind the matrices, from a multiple of 1024 on
+    ranges = [up(up(matrices[u], 1024) + 256 * norms[u] if norms[u] else matrices[u], 256) for u in ("embedding", "layer", "layer", "head")]
+    assert planned("int8") == sum(4 * n + up(2 * n, 16 * 256) * 260 // 256 for n in ranges)  # masters and state
+    assert planned("int8") < 0.52 * planned("float32")
+
+
 def test_refusals():
     """one line each: another optimizer's checkpoint, and what does not go together"""
     done = start("stopped-lion", 2, "ademamix", **{"checkpoint.load_step": SAVED, "checkpoint.load_only": "true"})
@@ -119,11 +177,14 @@ def test_refusals():
     anew = {"checkpoint.exclude_from_loading": "optimizer", "checkpoint.accept_changed": "optimizer"}
     done = start("stopped-lion", 2, "ademamix", **{"checkpoint.load_step": SAVED, "checkpoint.load_only": "true"}, **anew)
     assert done.code == 0, done.err[-800:]
-    for keys, words in (({"optimizer.name": "Lion", "optimizer.state_dtype": "bfloat16", "optimizer.state_rounding": "stochastic"},
+    int8 = {"optimizer.state_dtype": "int8"}
+    for keys, words in ((int8 | {"optimizer.state_rounding": "stochastic"}, 'optimizer.state_rounding = "stochastic"'),
+                        (int8 | {"optimizer.name": "Muon", "optimizer.rest": "AdamW"}, "not for Muon"),
+                        ({"optimizer.name": "Lion", "optimizer.state_dtype": "bfloat16", "optimizer.state_rounding": "stochastic"},
                          'optimizer.state_rounding = "stochastic"'),
                         ({"optimizer.rest": "nobody"}, "optimizer.rest"), ({"optimizer.sgd.momentum": 1.5}, "optimizer.sgd.momentum")):
         done = start("refused", 1, None, **keys)
         assert done.code == 2 and words in done.err, (keys, done.code, done.err[-500:])
 
 
-titan.tap(test_meshes, test_thresholds, test_experts, test_checkpoints, test_refusals)
+titan.tap(test_meshes, test_thresholds, test_experts, test_checkpoints, test_types, test_bytes, test_refusals)

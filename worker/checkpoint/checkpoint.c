@@ -17,6 +17,7 @@
 #include "base/crc32c.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/moment_codes.h"
 #include "base/folder_owner.h"
 #include "base/progress.h"
 #include "base/recipe.h"
@@ -140,6 +141,26 @@ static void assert_inside(const struct checkpoint_part *part, const struct shard
     titan_assert(p->col >= 0 && p->cols >= 0 && p->col + p->cols <= cols);
 }
 
+/* Appends a slice of codes, block by block. */
+static titan_status append_codes(struct safetensors_writer *w, const char *tensor, const char *dtype,
+                                 const struct shard_slice *p, struct titan_error *err)
+{
+    enum { AT_ONCE = 64 }; /* blocks */
+    const struct moment_block *const blocks = (const void *)p->data;
+    const int64_t first = p->at % MOMENT_BLOCK, end = first + p->rows * p->cols;
+    _cleanup_free_ float *values = malloc((size_t)AT_ONCE * MOMENT_BLOCK * sizeof *values);
+
+    if (!values)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to write '%s'", tensor);
+    for (int64_t at = 0; at < end; at += (int64_t)AT_ONCE * MOMENT_BLOCK) {
+        const int64_t from = MAX(at, first), to = MIN(at + (int64_t)AT_ONCE * MOMENT_BLOCK, end);
+        moment_blocks_decode(blocks + at / MOMENT_BLOCK, (to - at + MOMENT_BLOCK - 1) / MOMENT_BLOCK,
+                             p->form == SLICE_SQUARES, values);
+        TRY(safetensors_append_floats(w, tensor, dtype, values + (from - at), (size_t)(to - from), err));
+    }
+    return TITAN_OK;
+}
+
 titan_status checkpoint_write_shard(int folder, const char *dir, const struct checkpoint_info *info,
                                     const struct checkpoint_part *part, struct buf *entry, struct titan_error *err)
 {
@@ -177,7 +198,8 @@ titan_status checkpoint_write_shard(int folder, const char *dir, const struct ch
     for (size_t i = 0; i < n && status == TITAN_OK; i++) {
         const size_t elements = (size_t)(slices[i].rows * slices[i].cols);
         const char *const dtype = dtype_of(&m, &slices[i]);
-        status = slices[i].bf16
+        status = slices[i].form >= SLICE_CODES ? append_codes(w, names[i], dtype, &slices[i], err)
+                 : slices[i].form == SLICE_BF16
                      ? safetensors_append_halves(w, names[i], dtype, (const void *)slices[i].data, elements, err)
                      : safetensors_append_floats(w, names[i], dtype, slices[i].data, elements, err);
     }

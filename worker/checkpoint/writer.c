@@ -84,7 +84,10 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
     for (int i = 0; i < w->all.n_slices; i++) {
         enum dtype type;
         w->all.slices[i].data = (void *)(host + state_copy_place(l, w->opt.rank, types, &w->all.slices[i], &type));
-        w->all.slices[i].bf16 = type == DTYPE_BF16;
+        w->all.slices[i].form = type == DTYPE_BF16 ? SLICE_BF16 : SLICE_FLOATS;
+        if (type == DTYPE_U8)
+            w->all.slices[i].form =
+                l->kinds.squares >> (l->specs[w->all.slices[i].tensor].kind - 1) & 1 ? SLICE_SQUARES : SLICE_CODES;
     }
 
     /* Builds the contents for weights only. */

@@ -33,6 +33,7 @@
 #include "base/error.h"
 #include "base/float8.h"
 #include "base/rng.h"
+#include "base/moment_codes.h"
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
@@ -91,7 +92,9 @@ struct update_args {
     float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
     float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
     bool l2;            /* RULE_ADAMW: weight decay goes into the gradient, as in Adam; otherwise it is decoupled */
-    /* Types of the master, and of the rule's state. All are fp32, or only the state is bf16, or all are bf16. */
+    /* Types of the master, and of the rule's state: both fp32 or bf16, but not a bf16 master with fp32 state. State of
+     * DTYPE_U8 consists of blocks (struct moment_block): fp32 values are made of the codes, and codes of the values
+     * behind the update. A state that is a mean of squares has the codes of squares. */
     enum dtype master, moment;
     float mean, clip; /* bf16 masters: the two factors of grad_scale */
     struct moment_rounding rounding;
@@ -102,7 +105,7 @@ struct update_piece {
     void *master, *state[UPDATE_STATES];
     const float *grad;
     uint16_t *shadow;
-    size_t n;
+    size_t n;                        /* the last of the state's blocks may have fewer elements */
     struct moment_rounding rounding; /* replaces the call's rounding */
     float excess;                    /* the rate is divided by it where it is above 1 */
 };
@@ -119,8 +122,15 @@ static inline bool update_valid(const struct update_args *a, const struct update
     if (r->random && (a->rule != RULE_ADAMW || a->moment != DTYPE_BF16 || r->first < 0 || r->cols <= 0 ||
                       r->ld < r->cols || r->origin < 0))
         return false;
-    return a->master == DTYPE_BF16 ? a->moment == DTYPE_BF16 && !p->shadow
-                                   : a->master == DTYPE_F32 && (a->moment == DTYPE_F32 || a->moment == DTYPE_BF16);
+    const bool narrow = a->moment == DTYPE_BF16 || a->moment == DTYPE_U8;
+    return a->master == DTYPE_BF16 ? narrow && !p->shadow
+                                   : a->master == DTYPE_F32 && (a->moment == DTYPE_F32 || narrow);
+}
+
+/* Bytes of n elements of state; for blocks of codes n is a multiple of MOMENT_BLOCK. */
+static inline size_t moment_bytes(enum dtype type, int64_t n)
+{
+    return type == DTYPE_U8 ? (size_t)moment_codes_bytes(n) : (size_t)n * dtype_bytes(type);
 }
 
 /* How the operands of a product become float8. Each operand is multiplied by a scale in fp32 and rounded to its type.
@@ -380,13 +390,17 @@ struct device_ops {
      *   (worker/optim/whole_matrix.h). The bits are those of AdamW with the same u.
      *
      * Master and state (n) have the types in args. They are read as fp32, computed in fp32, and rounded to nearest even
-     * when stored; args.rounding may round m and v of RULE_ADAMW at random. grad (n) is fp32. With bf16 masters, g is
-     * grad*mean rounded to bf16, then times clip and rounded to bf16, like a gradient of that type. shadow (n) bf16 =
-     * the fp32 master rounded to nearest even; NULL = none.
-     * The call updates each of `count` pieces, with few launches where a launch costs time. Pieces do not overlap. The
-     * caller may reuse the array when the call returns. */
+     * when stored; args.rounding may round m and v of RULE_ADAMW at random. Codes: base/moment_codes.h. grad (n) is
+     * fp32. With bf16 masters, g is grad*mean rounded to bf16, then times clip and rounded to bf16, like a gradient of
+     * that type. shadow (n) bf16 = the fp32 master rounded to nearest even; NULL = none. The call updates each of
+     * `count` pieces, with few launches where a launch costs time. Pieces do not overlap. The caller may reuse the
+     * array when the call returns. */
     titan_status (*update)(struct stream *s, const struct update_piece *pieces, int count,
                            const struct update_args *args);
+    /* Blocks of codes (base/moment_codes.h) from values (n) fp32, or values from blocks. n is a multiple of
+     * MOMENT_BLOCK. square: the codes have no sign. */
+    titan_status (*moments_encode)(struct stream *s, void *blocks, const float *values, size_t n, bool square);
+    titan_status (*moments_decode)(struct stream *s, float *values, const void *blocks, size_t n, bool square);
     /* Adds to *sum (device, fp64) over n elements g^2 / max(v', eps^2, 2^-126), with g as above and v' = (b2 v + (1-b2)
      * g^2) / bias2 (StableAdamW's bound, Wortsman et al. 2023, arXiv:2304.13013). Each term is rounded to a multiple of
      * 2^-16. So sums below 2^37 are exact, and do not depend on their order. v (n) has the state's type. */
@@ -415,7 +429,7 @@ struct device_ops {
     X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) \
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(weights) X(update) X(update_sum) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(weights) X(update) X(moments_encode) X(moments_decode) X(update_sum) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

@@ -119,7 +119,7 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
         const size_t gradient = (size_t)shard_of(b, b->units[i]) * sizeof(float);
         room = MAX(room, gradient + state_unit_bytes(copy, b->units[i]));
     }
-    room = MAX(room, owned * (sizeof(float) + dtype_bytes(copy->types.moment)));
+    room = MAX(room, owned * sizeof(float) + moment_bytes(copy->types.moment, (int64_t)owned));
     if (owned > 0)
         TRY(b->staged ? b->ops->alloc_host(d->dev, owned * sizeof(float), (void **)&b->next, err)
                       : b->ops->alloc(d->dev, owned * sizeof(float), (void **)&b->next, err));
@@ -394,20 +394,14 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
             TRY(b->ops->copy(b->receiving, values, used, bytes));
     }
     if (b->next) {
-        const enum dtype moment = copy->types.moment;
-        const size_t n = (size_t)layout_owned(copy->layout, copy->rank);
-        void *const owned = state_owned(copy), *const cast = b->staged ? (char *)b->room + n * sizeof(float) : owned;
-        const float *next = b->next;
-        if (b->staged && moment != DTYPE_F32) { /* the cast needs device memory */
-            TRY(b->ops->copy(b->receiving, b->room, next, n * sizeof *next));
-            next = b->room;
-        }
-        if (moment == DTYPE_F32)
-            TRY(b->ops->copy(b->receiving, owned, next, n * sizeof *next));
-        else
-            TRY(b->ops->cast(b->receiving, cast, moment, next, DTYPE_F32, n));
-        if (cast != owned && moment != DTYPE_F32)
-            TRY(b->ops->copy(b->receiving, owned, cast, n * dtype_bytes(moment)));
+        const size_t n = (size_t)layout_owned(copy->layout, copy->rank), bytes = n * sizeof *b->next;
+        void *const owned = state_owned(copy), *const kept = b->staged ? (char *)b->room + bytes : owned;
+        const float *const next = b->staged ? b->room : b->next;
+        if (b->staged)
+            TRY(b->ops->copy(b->receiving, b->room, b->next, bytes));
+        TRY(update_keep_owned(copy->layout, copy->rank, copy->types.moment, kept, next, b->ops, b->receiving));
+        if (b->staged)
+            TRY(b->ops->copy(b->receiving, owned, kept, moment_bytes(copy->types.moment, (int64_t)n)));
     }
     for (int i = 0; i < b->n_balances; i++) {
         const struct balance *const x = &b->balances[i];

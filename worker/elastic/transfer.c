@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/round.h"
 #include "base/failpoint.h"
 #include "base/vec.h"
 
@@ -104,6 +105,13 @@ static struct parcel in_state(const struct train_state *state, const struct shar
     struct parcel ret = {.ld = p->cols, .rows = slice->rows, .cols = slice->cols};
     char *const first = state_slice(state, p, &ret.type);
 
+    if (ret.type == DTYPE_U8) { /* blocks of codes: owners move matrices whole */
+        titan_assert(slice->rows == p->rows && slice->cols == p->cols);
+        ret.rows = 1;
+        ret.cols = ret.ld = (int64_t)moment_codes_bytes(round_up(p->rows * p->cols, MOMENT_BLOCK));
+        ret.data = first;
+        return ret;
+    }
     ret.data = first + shard_slice_place(p, slice) * (int64_t)dtype_bytes(ret.type);
     return ret;
 }
@@ -154,6 +162,32 @@ static titan_status flush(struct transfer *t)
     return TITAN_OK;
 }
 
+/* Sends a piece of this rank's state, or receives it. */
+static titan_status pass(struct transfer *t, const struct parcel *all, struct titan_error *err)
+{
+    const int64_t most = t->room / (int64_t)sizeof(float); /* elements of a message, of the widest type */
+    const int64_t cols = MIN(all->cols, most), rows = MAX(most / cols, 1);
+
+    for (int64_t r = 0; r < all->rows; r += rows)
+        for (int64_t c = 0; c < all->cols; c += cols) {
+            struct parcel here = *all;
+            here.data = (char *)all->data + (r * all->ld + c) * (int64_t)dtype_bytes(all->type);
+            here.rows = MIN(rows, all->rows - r);
+            here.cols = MIN(cols, all->cols - c);
+            const int64_t n = parcel_bytes(&here);
+            titan_assert(n > 0 && n <= t->room);
+            if (t->used + n > t->room)
+                TRY(flush(t));
+            const struct parcel packed = in_message(&here, t->message + t->used);
+            t->used += n;
+            if (t->rank == t->sender)
+                TRY(copy_slice(t, &packed, &here));
+            else if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, here)) /* to unpack it */
+                return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+        }
+    return TITAN_OK;
+}
+
 /* Moves the overlap of slice x of the old state and slice y of the new state. */
 static titan_status move_common(struct transfer *t, const struct train_state *old, const struct shard_slice *x,
                                 const struct shard_slice *y, struct titan_error *err)
@@ -166,28 +200,54 @@ static titan_status move_common(struct transfer *t, const struct train_state *ol
         const struct parcel from = in_state(old, x, &all), to = in_state(t->to, y, &all);
         return copy_slice(t, &to, &from);
     }
-    const int64_t most = t->room / (int64_t)sizeof(float); /* elements of a message, of the widest type */
-    const int64_t cols = MIN(all.cols, most), rows = MAX(most / cols, 1);
-    for (int64_t r = 0; r < all.rows; r += rows)
-        for (int64_t c = 0; c < all.cols; c += cols) {
-            struct shard_slice slice = all;
-            slice.row += r;
-            slice.rows = MIN(rows, all.rows - r);
-            slice.col += c;
-            slice.cols = MIN(cols, all.cols - c);
-            const bool receives = t->rank == t->receiver;
-            const struct parcel here = receives ? in_state(t->to, y, &slice) : in_state(old, x, &slice);
-            const int64_t n = parcel_bytes(&here);
-            titan_assert(n > 0 && n <= t->room);
-            if (t->used + n > t->room)
-                TRY(flush(t));
-            const struct parcel packed = in_message(&here, t->message + t->used);
-            t->used += n;
-            if (!receives)
-                TRY(copy_slice(t, &packed, &here));
-            else if (!VEC_PUSH(t->parcels, t->n_parcels, t->cap_parcels, here)) /* to unpack it */
-                return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    const struct parcel here = t->rank == t->receiver ? in_state(t->to, y, &all) : in_state(old, x, &all);
+    return pass(t, &here, err);
+}
+
+/* Returns `bytes` of codes in the state, or nothing for a state that is not here. */
+static struct parcel codes_in(const struct train_state *state, int tensor, int kind, int64_t from, int64_t bytes)
+{
+    return (struct parcel){.data = state ? state_block(state, tensor, kind, from) : NULL,
+                           .type = DTYPE_U8,
+                           .ld = bytes,
+                           .rows = 1,
+                           .cols = bytes};
+}
+
+/* Moves the blocks of codes that old rank a gives new rank b, as they are: both meshes cut tensors alike, so a block
+ * has the same elements in both. */
+static titan_status move_blocks(struct transfer *t, const struct train_state *old, struct pair *pair,
+                                struct titan_error *err)
+{
+    const struct layout *const x = t->from, *const y = t->cut;
+    const struct model *const m = x->model;
+
+    titan_assert(x->mesh.size[AXIS_TP] == y->mesh.size[AXIS_TP] && x->mesh.ep == y->mesh.ep);
+    for (int i = 0; i < m->n_tensors; i++) {
+        const int u = m->tensors[i].unit;
+        const bool whole = m->tensors[i].split == SPLIT_NONE;
+        const int64_t begin_x = layout_begin(x, u, pair->a), begin_y = layout_begin(y, u, pair->b);
+        const int64_t from = MAX(MAX(begin_x, begin_y), x->tensors[i].offset);
+        const int64_t to = MIN(MIN(begin_x + x->units[u].shard, begin_y + y->units[u].shard), layout_blocks_end(x, i));
+        const int64_t blocks = (to - from + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
+        titan_assert(x->tensors[i].offset == y->tensors[i].offset);
+        if (from >= to || x->units[u].pp_rank != mesh_group_rank(&x->mesh, GROUP_PP, pair->a) ||
+            y->units[u].pp_rank != mesh_group_rank(&y->mesh, GROUP_PP, pair->b) ||
+            (!whole && !layout_same_buffer(x, pair->a, y, pair->b, u)) ||
+            !gives(pair, u, whole ? SHARE_WHOLE : SHARE_CUT))
+            continue;
+        for (int k = 0; k < x->kinds.n; k++) {
+            const int64_t bytes = (int64_t)moment_codes_bytes(blocks * MOMENT_BLOCK);
+            if (!((layout_kinds(x, i) & ~x->kinds.owned) >> k & 1))
+                continue;
+            const struct parcel source = codes_in(t->rank == t->sender ? old : NULL, i, k, from, bytes);
+            const struct parcel target = codes_in(t->rank == t->receiver ? t->to : NULL, i, k, from, bytes);
+            if (t->sender == t->receiver)
+                TRY(copy_slice(t, &target, &source));
+            else
+                TRY(pass(t, source.data ? &source : &target, err));
         }
+    }
     return TITAN_OK;
 }
 
@@ -208,7 +268,13 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
     titan_assert(!there || t->to);
     TRY(layout_slices(t->from, a, NULL, NULL, gives, &pair, &give, &n_give, err));
     TRY(layout_slices(t->cut, b, NULL, NULL, NULL, NULL, &take, &n_take, err));
+    if (t->from->coded)
+        TRY(move_blocks(t, old, &pair, err));
     for (int i = 0; i < n_give; i++) {
+        const bool kept = layout_spec_is_kept(t->from, give[i].tensor);
+        const bool owned = kept && t->from->kinds.owned >> (t->from->specs[give[i].tensor].kind - 1) & 1;
+        if (t->from->coded && kept && !owned)
+            continue;
         while (first < n_take && take[first].tensor < give[i].tensor)
             first++;
         for (int j = first; j < n_take && take[j].tensor == give[i].tensor; j++)

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/progress.h"
+#include "base/round.h"
 #include "worker/elastic/peer_values.h"
 
 /* --- hashes ------------------------------------------------------------------------------------------------------- */
@@ -26,16 +27,42 @@ static titan_status hash_slices(const struct train_state *shard, const struct sh
     for (int i = 0; i < n; i++) {
         const struct shard_slice *p = &slices[i];
         enum dtype type;
+        const struct layout *const l = shard->layout;
+        const bool coded = l->coded && layout_spec_is_kept(l, p->tensor);
+        if (coded && !(l->kinds.owned >> (l->specs[p->tensor].kind - 1) & 1))
+            continue;
         const void *const data = state_slice(shard, p, &type);
+        const int64_t words = (int64_t)(moment_codes_bytes(round_up(p->rows * p->cols, MOMENT_BLOCK)) / sizeof(float));
         progress_action();
-        TRY(ops->hash(s, ARGS(hash, .out = sum, .x = data, .dt = type, .rows = p->rows, .cols = p->cols,
-                              .key = (uint64_t)p->tensor << 40 | (uint64_t)p->row, .first = p->col)));
+        TRY(ops->hash(s, ARGS(hash, .out = sum, .x = data, .dt = coded ? DTYPE_F32 : type, .rows = coded ? 1 : p->rows,
+                              .cols = coded ? words : p->cols, .key = (uint64_t)p->tensor << 40 | (uint64_t)p->row,
+                              .first = p->col)));
         bytes += (size_t)(p->rows * p->cols) * dtype_bytes(type);
         if (bytes < HASHED_BYTES && ++ahead < HASHED_SLICES)
             continue;
         TRY(ops->stream_sync(s, err));
         bytes = 0;
         ahead = 0;
+    }
+    return TITAN_OK;
+}
+
+/* Adds the hash of the codes and scales of all kinds of state: replicas have the same ones at the same places. */
+static titan_status hash_codes(const struct train_state *shard, uint64_t *sum, struct stream *s,
+                               struct titan_error *err)
+{
+    const struct layout *l = shard->layout;
+
+    for (int u = 0; u < l->model->n_units; u++) {
+        const size_t masters = (size_t)l->units[u].shard * dtype_bytes(shard->types.master);
+        if (l->units[u].pp_rank != mesh_group_rank(&l->mesh, GROUP_PP, shard->rank))
+            continue;
+        progress_action();
+        TRY(shard->device->ops->hash(
+            s, ARGS(hash, .out = sum, .x = (char *)state_unit(shard, u) + masters, .dt = DTYPE_F32, .rows = 1,
+                    .cols = (int64_t)((state_unit_bytes(shard, u) - masters) / sizeof(float)),
+                    .key = UINT64_C(1) << 63 | (uint64_t)u << 40, .first = layout_begin(l, u, shard->rank))));
+        TRY(shard->device->ops->stream_sync(s, err));
     }
     return TITAN_OK;
 }
@@ -67,6 +94,8 @@ titan_status shard_hash(const struct train_state *shard, struct stream *s, struc
         n_owned--;
     TRY(ops->zero(s, shard->hashes, sizeof sums));
     TRY(hash_slices(shard, all, n_all, &shard->hashes[0], s, err));
+    if (l->coded)
+        TRY(hash_codes(shard, &shard->hashes[0], s, err));
     TRY(hash_slices(shard, owned, n_owned, &shard->hashes[1], s, err));
     TRY(ops->copy(s, sums, shard->hashes, sizeof sums));
     TRY(ops->stream_sync(s, err));

@@ -209,6 +209,11 @@ titan_status exec_whole(const struct call *c, double *sums, float *values, float
     if (!e->update)
         return TITAN_OK;
     struct whole_step step = e->update->whole;
+    if (step.moment == DTYPE_U8) { /* codes are decoded to the place of the state after the step */
+        TRY(update_read_owned(l, e->opt.rank, step.moment, next, state, c->ops, c->s));
+        step.moment = DTYPE_F32;
+        state = next;
+    }
     step.dt = (enum dtype)c->p->whole.compute;
     for (int i = 0; i < o->n; i++) {
         const struct owned_matrix *const x = &o->matrices[i];
@@ -223,8 +228,8 @@ titan_status exec_whole(const struct call *c, double *sums, float *values, float
                                  .values = values + x->values,
                                  .weights = masters ? masters + x->values : NULL};
         for (int k = 0; k < OPTIMIZER_STATES && x->state[k].rows > 0; k++) {
-            m.state[k] = (const char *)state + (size_t)x->state[k].at * dtype_bytes(step.moment);
             m.next[k] = next + x->state[k].at;
+            m.state[k] = (const char *)state + (size_t)x->state[k].at * dtype_bytes(step.moment);
         }
         TRY(whole_direction(&step, &m, work, c->ops, c->s));
         const size_t n = (size_t)(x->rows * x->cols);
@@ -236,10 +241,9 @@ titan_status exec_whole(const struct call *c, double *sums, float *values, float
 
 titan_status exec_adopt(const struct call *c, void *state, const float *next, int64_t n)
 {
-    const enum dtype type = (enum dtype)c->p->dt2;
+    const struct exec *const e = c->e;
 
-    if (!c->e->update)
-        return TITAN_OK;
-    return type == DTYPE_F32 ? c->ops->copy(c->s, state, next, (size_t)n * sizeof *next)
-                             : c->ops->cast(c->s, state, type, next, DTYPE_F32, (size_t)n);
+    titan_assert(n == layout_owned(e->p->layout, e->opt.rank));
+    return e->update ? update_keep_owned(e->p->layout, e->opt.rank, (enum dtype)c->p->dt2, state, next, c->ops, c->s)
+                     : TITAN_OK;
 }

@@ -124,12 +124,13 @@ static struct update_piece whole_piece(const struct update *u, const struct upda
 
     for (int i = 0; i < UPDATE_STATES; i++)
         if (u->kind[0][i] >= 0)
-            piece.state[i] = kinds + (size_t)(u->kind[0][i] * r->n) * dtype_bytes(a->moment);
+            piece.state[i] = kinds + moment_bytes(a->moment, u->kind[0][i] * r->n);
     return piece;
 }
 
 /* Gathers a range's part of one parameter. Each parameter has its own random numbers, the same for any cut of the
- * parameter. Elements between parameters stay unchanged. */
+ * parameter. Elements between parameters stay unchanged. Parameters that share a block of codes are gathered with the
+ * first of them. */
 static titan_status gather_tensor(struct gathered *gathered, const struct update *u, int tensor,
                                   const struct update_range *r, uint16_t *shadow)
 {
@@ -139,8 +140,9 @@ static titan_status gather_tensor(struct gathered *gathered, const struct update
     const int group = model_is_layer_matrix(l->model, tensor) ? PARAMS_MATRICES : PARAMS_REST;
     const struct update_args *const a = &u->args[group];
     const int64_t begin = layout_begin(l, r->unit, r->rank), end = begin + r->n;
-    const int64_t from = MAX(begin, local->offset), to = MIN(end, local->offset + local->rows * local->cols);
-    const size_t master = dtype_bytes(a->master), moment = dtype_bytes(a->moment);
+    const int64_t stop = l->coded ? layout_blocks_end(l, tensor) : local->offset + local->rows * local->cols;
+    const int64_t from = MAX(begin, local->offset), to = MIN(end, stop);
+    const size_t master = dtype_bytes(a->master);
     char *const values = r->values, *state[UPDATE_STATES] = {0};
 
     if (from >= to)
@@ -149,7 +151,7 @@ static titan_status gather_tensor(struct gathered *gathered, const struct update
         int64_t place = layout_place(l, tensor, r->rank, u->kind[group][i]);
         for (int k = 0; k < u->kind[group][i]; k++)
             place += l->units[r->unit].span[k];
-        state[i] = values + (size_t)r->n * master + (size_t)place * moment;
+        state[i] = values + (size_t)r->n * master + moment_bytes(a->moment, place);
     }
     const float excess =
         u->sums && u->threshold[group] > 0 ? (float)sqrt(u->sums[tensor] / (double)t->numel) / u->threshold[group] : 0;
@@ -177,7 +179,7 @@ static titan_status gather_tensor(struct gathered *gathered, const struct update
                                      .n = (size_t)(next - at),
                                      .rounding = rounding};
         for (int i = 0; i < UPDATE_STATES; i++)
-            piece.state[i] = state[i] ? state[i] + (size_t)(at - from) * moment : NULL;
+            piece.state[i] = state[i] ? state[i] + moment_bytes(a->moment, at - from) : NULL;
         TRY(gather(&gathered[group], &piece));
     }
     return TITAN_OK;
@@ -215,7 +217,7 @@ titan_status update_sums(const struct update *update, const struct update_range 
         for (int k = 0; k < update->kind[group][1]; k++)
             place += l->units[range->unit].span[k];
         const char *const v =
-            (char *)range->values + (size_t)range->n * dtype_bytes(a->master) + (size_t)place * dtype_bytes(a->moment);
+            (char *)range->values + (size_t)range->n * dtype_bytes(a->master) + moment_bytes(a->moment, place);
         TRY(ops->update_sum(s, sums + t, v, range->grad + (from - begin), (size_t)(to - from), a));
     }
     return TITAN_OK;
@@ -254,5 +256,41 @@ titan_status update_apply(const struct update *update, const struct update_range
         TRY(enqueue(&gathered[g]));
     for (int i = 0; i < count && !shadows; i++)
         TRY(make_shard(&ranges[i], a->master, ops, dt, s));
+    return TITAN_OK;
+}
+
+/* --- what owners of matrices keep --------------------------------------------------------------------------------- */
+
+titan_status update_keep_owned(const struct layout *layout, int rank, enum dtype moment, void *state, const float *next,
+                               const struct device_ops *ops, struct stream *s)
+{
+    const size_t n = (size_t)layout_owned(layout, rank);
+    char *to = state;
+
+    if (moment == DTYPE_F32)
+        return ops->copy(s, state, next, n * sizeof *next);
+    if (moment == DTYPE_BF16)
+        return ops->cast(s, state, moment, next, DTYPE_F32, n);
+    for (int k = 0; k < layout->kinds.n; k++) {
+        const int64_t span = layout_owned_span(layout, rank, k);
+        TRY(ops->moments_encode(s, to, next, (size_t)span, layout->kinds.squares >> k & 1));
+        to += moment_bytes(moment, span);
+        next += span;
+    }
+    return TITAN_OK;
+}
+
+titan_status update_read_owned(const struct layout *layout, int rank, enum dtype moment, float *values,
+                               const void *state, const struct device_ops *ops, struct stream *s)
+{
+    const char *from = state;
+
+    titan_assert(moment == DTYPE_U8);
+    for (int k = 0; k < layout->kinds.n; k++) {
+        const int64_t span = layout_owned_span(layout, rank, k);
+        TRY(ops->moments_decode(s, values, from, (size_t)span, layout->kinds.squares >> k & 1));
+        from += moment_bytes(moment, span);
+        values += span;
+    }
     return TITAN_OK;
 }

@@ -47,6 +47,12 @@ struct update update_of_recipe(const struct recipe *recipe, const struct update_
  * element is counted by one rank. */
 titan_status update_sums(const struct update *update, const struct update_range *range, double *sums,
                          const struct device_ops *ops, struct stream *s) TITAN_MUST_USE;
+/* The state that `rank` keeps as an owner of matrices (layout_owned), in the type `moment`, from `next` fp32; and fp32
+ * values of it. Enqueued. */
+titan_status update_keep_owned(const struct layout *layout, int rank, enum dtype moment, void *state, const float *next,
+                               const struct device_ops *ops, struct stream *s) TITAN_MUST_USE;
+titan_status update_read_owned(const struct layout *layout, int rank, enum dtype moment, float *values,
+                               const void *state, const struct device_ops *ops, struct stream *s) TITAN_MUST_USE;
 /* Enqueues the update of all elements of count ranges, as one call if the device has such a call. dt: type of the
  * shards. */
 titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,

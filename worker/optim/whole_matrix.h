@@ -32,7 +32,7 @@ struct whole_matrix {
     int64_t number, of;   /* of the matrix among all matrices of the model, the same on every mesh */
     float *values;        /* (rows, cols): the summed gradient; becomes the direction */
     const float *weights; /* (rows, cols): masters; NULL unless whole_reads_weights() */
-    const void *state[OPTIMIZER_STATES]; /* shapes: optimizer_state_shape() */
+    const void *state[OPTIMIZER_STATES]; /* shapes: optimizer_state_shape(); fp32 may be `next` itself */
     float *next[OPTIMIZER_STATES];
 };
 

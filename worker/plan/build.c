@@ -868,7 +868,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
         b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
     }
     if (b->layout->owners && b->layout->owners->kept[b->pp_rank] > 0) {
-        const size_t owned = (size_t)b->layout->owners->kept[b->pp_rank] * dtype_bytes(b->opt->types.moment);
+        const size_t owned = moment_bytes(b->opt->types.moment, b->layout->owners->kept[b->pp_rank]);
         builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
         b->owned = emit_buffer(&b->e, b->opt->offload ? BUF_OWNED_HOST : BUF_OWNED, "owned state", owned);
     }

@@ -400,7 +400,9 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
     const struct tensor values = emit_tensor(&b->e, BUF_EXCHANGE, "owned matrices", DTYPE_F32, 1, room);
     const struct tensor apart = emit_tensor(&b->e, BUF_EXCHANGE, "cut parts", DTYPE_F32, 1, cut ? room : 1);
     const struct tensor next = emit_tensor(&b->e, BUF_EXCHANGE, "state after the step", DTYPE_F32, 1, kept);
-    struct tensor state = tensor_at(b->owned, 0, b->opt->types.moment, 1, kept);
+    const enum dtype moment = b->opt->types.moment;
+    struct tensor state =
+        tensor_at(b->owned, 0, moment, 1, moment == DTYPE_U8 ? (int64_t)moment_bytes(moment, kept) : kept);
     struct tensor masters = TENSOR_NONE;
     EMIT(&b->e, zero, values);
     if (whole_reads_weights(b->opt->whole)) {
@@ -409,7 +411,7 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
     }
     if (b->opt->offload) {
         b->e.stream = STREAM_COPY;
-        const struct tensor staged = emit_tensor(&b->e, BUF_WORK, "staged state", state.dt, 1, kept);
+        const struct tensor staged = emit_tensor(&b->e, BUF_WORK, "staged state", state.dt, 1, state.cols);
         emit_copy(&b->e, staged, state);
         b->e.stream = STREAM_COMPUTE;
         state = staged;

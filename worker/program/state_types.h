@@ -3,7 +3,9 @@
  *
  * A unit's state has its masters, then the optimizer's kinds of state (tensor/layout.h), dense. All are fp32, or the
  * kinds are bf16 (optimizer.state_dtype), or masters as well (training.dtype). A stored value is rounded to nearest
- * even. optimizer.state_rounding can have moments rounded at random. All computation with these values is fp32. */
+ * even. optimizer.state_rounding can have moments rounded at random. Kinds of DTYPE_U8 are blocks of 8-bit codes
+ * (base/moment_codes.h). Each parameter's part begins with a block of its own, but for glued parameters
+ * (tensor/model.h). All computation with these values is fp32. */
 #ifndef TITAN_WORKER_PROGRAM_STATE_TYPES_H
 #define TITAN_WORKER_PROGRAM_STATE_TYPES_H
 
@@ -19,13 +21,15 @@ static inline struct state_types state_types_of_recipe(const struct recipe *reci
 {
     return (struct state_types){.compute = compute,
                                 .master = recipe_master_bytes(recipe) == 2 ? DTYPE_BF16 : DTYPE_F32,
-                                .moment = recipe_moment_bytes(recipe) == 2 ? DTYPE_BF16 : DTYPE_F32};
+                                .moment = recipe_moment_bytes(recipe) == 4   ? DTYPE_F32
+                                          : recipe_moment_bytes(recipe) == 2 ? DTYPE_BF16
+                                                                             : DTYPE_U8};
 }
 
 /* Bytes of n masters and of `kept` elements of the kinds of state. */
 static inline size_t state_types_bytes(struct state_types t, int64_t n, int64_t kept)
 {
-    return (size_t)n * dtype_bytes(t.master) + (size_t)kept * dtype_bytes(t.moment);
+    return (size_t)n * dtype_bytes(t.master) + moment_bytes(t.moment, kept);
 }
 
 #endif

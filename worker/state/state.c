@@ -17,7 +17,8 @@ titan_status state_open(const struct state_options *o, struct train_state **ret,
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     titan_assert(o->rank >= 0 && o->rank < o->layout->mesh.world);
     titan_assert(o->types.compute == DTYPE_F32 || o->types.compute == DTYPE_BF16);
-    titan_assert(o->types.master == DTYPE_F32 || (o->types.master == DTYPE_BF16 && o->types.moment == DTYPE_BF16));
+    titan_assert(o->types.master == DTYPE_F32 || (o->types.master == DTYPE_BF16 && o->types.moment != DTYPE_F32));
+    titan_assert((o->types.moment == DTYPE_U8) == o->layout->coded);
     s->device = o->device;
     s->layout = o->layout;
     s->rank = o->rank;
@@ -123,8 +124,10 @@ static size_t place_of(const struct layout *l, int rank, struct state_types type
     titan_assert(spec->kind == 0 ? at >= 0 && at < u->shard
                                  : at >= u->shard && at < u->shard + layout_unit_kept(l, unit));
     *ret_type = spec->kind == 0 ? types.master : types.moment;
-    return spec->kind == 0 ? state_types_bytes(types, u->offset + at, u->kept)
-                           : state_types_bytes(types, u->offset + u->shard, u->kept + at - u->shard);
+    if (spec->kind == 0)
+        return state_types_bytes(types, u->offset + at, u->kept);
+    const int64_t begin = types.moment == DTYPE_U8 ? at / MOMENT_BLOCK * MOMENT_BLOCK : at;
+    return state_types_bytes(types, u->offset + u->shard, u->kept + begin - u->shard);
 }
 
 void *state_slice(const struct train_state *state, const struct shard_slice *slice, enum dtype *ret_type)
@@ -132,7 +135,23 @@ void *state_slice(const struct train_state *state, const struct shard_slice *sli
     bool bias;
     const size_t at = place_of(state->layout, state->rank, state->types, slice, &bias, ret_type);
 
+    titan_assert(*ret_type != DTYPE_U8 ||
+                 slice->at >= layout_state(state->layout, state->rank) - layout_owned(state->layout, state->rank));
     return (bias ? (char *)state->biases : (char *)state->values) + at;
+}
+
+void *state_block(const struct train_state *state, int tensor, int kind, int64_t from)
+{
+    const struct layout *const l = state->layout;
+    const int unit = l->model->tensors[tensor].unit;
+    const int64_t begin = layout_begin(l, unit, state->rank);
+    int64_t place = layout_place(l, tensor, state->rank, kind) + from - MAX(begin, l->tensors[tensor].offset);
+
+    titan_assert(state->types.moment == DTYPE_U8 && from % MOMENT_BLOCK == 0 && place % MOMENT_BLOCK == 0);
+    titan_assert(from >= begin && from < begin + l->units[unit].shard);
+    for (int k = 0; k < kind; k++)
+        place += l->units[unit].span[k];
+    return (char *)state_unit(state, unit) + state_types_bytes(state->types, l->units[unit].shard, place);
 }
 
 /* Bytes of the values in a copy, rounded up to 64. The biases begin behind them, aligned for floats. */
@@ -221,42 +240,69 @@ static void narrow(void *to, const float *from, enum dtype type, int64_t n)
 }
 
 /* A walk over the stored values and, in parallel, over the same values as fp32 on the host. It goes unit by unit:
- * masters, then kinds of state. What the rank owns comes last. */
+ * masters, then each kind of state. What the rank owns comes last. */
 struct walk {
     const struct train_state *state;
-    int unit;
-    bool kept;
-    int64_t left;      /* elements of this type before the next type */
+    int unit, section; /* section 0: masters; k: kind k - 1 */
+    int64_t left;      /* elements of the section before the next one */
     const float *from; /* the walk reads `from` or writes `to` */
     float *to;
+    struct moment_block block; /* a block that the end of a piece cuts */
+    size_t held;               /* bytes of it in the pieces so far */
 };
 
 static struct walk walk_begin(const struct train_state *state, const float *from, float *to)
 {
-    return (struct walk){.state = state, .unit = -1, .kept = true, .from = from, .to = to};
+    return (struct walk){.state = state, .unit = -1, .section = state->layout->kinds.n, .from = from, .to = to};
 }
 
-/* Moves on over the next elements of one type, at most `bytes`. Returns their number, and the type in *ret_type. */
-static int64_t walk_on(struct walk *w, size_t bytes, enum dtype *ret_type)
+/* Moves on to the next section that has elements, if there are none left in this one. Returns its type. */
+static enum dtype walk_on(struct walk *w)
 {
     const struct train_state *s = w->state;
+    const struct layout *l = s->layout;
 
     while (w->left == 0) {
-        w->kept = !w->kept;
-        w->unit += !w->kept;
-        if (w->unit == s->layout->model->n_units) {
-            w->kept = true;
-            w->left = layout_owned(s->layout, s->rank);
-            titan_assert(w->left > 0);
-        } else if (holds_unit(s, w->unit)) {
-            w->left = w->kept ? layout_unit_kept(s->layout, w->unit) : s->layout->units[w->unit].shard;
+        if (++w->section > l->kinds.n) {
+            w->section = 0;
+            w->unit++;
         }
+        titan_assert(w->unit < l->model->n_units || (w->unit == l->model->n_units && w->section <= l->kinds.n));
+        if (w->unit == l->model->n_units)
+            w->left = w->section == 0 ? 0 : layout_owned_span(l, s->rank, w->section - 1);
+        else if (holds_unit(s, w->unit))
+            w->left = w->section == 0 ? l->units[w->unit].shard : l->units[w->unit].span[w->section - 1];
     }
-    *ret_type = w->kept ? s->types.moment : s->types.master;
-    const int64_t n = MIN(w->left, (int64_t)(bytes / dtype_bytes(*ret_type)));
-    titan_assert(n > 0);
+    return w->section == 0 ? s->types.master : s->types.moment;
+}
+
+/* Decodes or encodes blocks between a piece of the state, from `at` to `end`, and the host's values. Returns the place
+ * in the piece where it ends. */
+static char *walk_blocks(struct walk *w, char *at, const char *end)
+{
+    const bool square = w->state->layout->kinds.squares >> (w->section - 1) & 1;
+    const int64_t whole = w->held > 0 ? 0 : MIN(w->left / MOMENT_BLOCK, (end - at) / (int64_t)sizeof w->block);
+    const size_t part = MIN(sizeof w->block - w->held, (size_t)(end - at));
+    struct moment_block *const blocks = whole > 0 ? (void *)at : &w->block;
+
+    titan_assert(w->left > 0 && w->left % MOMENT_BLOCK == 0);
+    if (whole == 0 && w->to)
+        memcpy((char *)&w->block + w->held, at, part);
+    if (whole > 0 && w->to)
+        moment_blocks_decode(blocks, whole, square, w->to);
+    else if (w->to && w->held + part == sizeof w->block)
+        moment_blocks_decode(blocks, 1, square, w->to);
+    else if (!w->to && w->held == 0)
+        moment_blocks_encode(blocks, MAX(whole, 1), square, w->from);
+    if (whole == 0 && !w->to)
+        memcpy(at, (char *)&w->block + w->held, part);
+
+    w->held = whole > 0 ? 0 : (w->held + part) % sizeof w->block;
+    const int64_t n = whole > 0 ? whole * MOMENT_BLOCK : w->held == 0 ? MOMENT_BLOCK : 0;
     w->left -= n;
-    return n;
+    w->from = w->from ? w->from + n : NULL;
+    w->to = w->to ? w->to + n : NULL;
+    return at + (whole > 0 ? moment_codes_bytes(n) : part);
 }
 
 static void take_values(void *arg, void *slice, size_t bytes)
@@ -264,14 +310,20 @@ static void take_values(void *arg, void *slice, size_t bytes)
     struct walk *w = arg;
 
     for (char *at = slice, *end = at + bytes; at < end;) {
-        enum dtype type;
-        const int64_t n = walk_on(w, (size_t)(end - at), &type);
+        const enum dtype type = walk_on(w);
+        if (type == DTYPE_U8) {
+            at = walk_blocks(w, at, end);
+            continue;
+        }
+        const int64_t n = MIN(w->left, (end - at) / (int64_t)dtype_bytes(type));
         const uint16_t *const halves = (const uint16_t *)(const void *)at;
+        titan_assert(n > 0);
         if (type == DTYPE_F32)
             memcpy(w->to, at, (size_t)n * sizeof *w->to);
         for (int64_t i = 0; i < n && type == DTYPE_BF16; i++)
             w->to[i] = bf16_to_f32(halves[i]);
         w->to += n;
+        w->left -= n;
         at += (size_t)n * dtype_bytes(type);
     }
 }
@@ -281,10 +333,16 @@ static void fill_values(void *arg, void *slice, size_t bytes)
     struct walk *w = arg;
 
     for (char *at = slice, *end = at + bytes; at < end;) {
-        enum dtype type;
-        const int64_t n = walk_on(w, (size_t)(end - at), &type);
+        const enum dtype type = walk_on(w);
+        if (type == DTYPE_U8) {
+            at = walk_blocks(w, at, end);
+            continue;
+        }
+        const int64_t n = MIN(w->left, (end - at) / (int64_t)dtype_bytes(type));
+        titan_assert(n > 0);
         narrow(at, w->from, type, n);
         w->from += n;
+        w->left -= n;
         at += (size_t)n * dtype_bytes(type);
     }
 }

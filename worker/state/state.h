@@ -2,7 +2,7 @@
 /* state.h - one rank's shard of the training state: masters and moments (types: state_types.h), their copy in the
  * compute type for gathering (the shadow), expert biases in fp32, and four numbers with the run's progress. layout.h
  * defines order and cuts. A snapshot is in fp32 for all types. The way out is exact. The way back rounds to nearest
- * even.
+ * even, or encodes. The values of whole blocks of codes give the same codes again.
  * Masters and moments are device memory or, offloaded, host memory with full-speed device copies. */
 #ifndef TITAN_WORKER_STATE_STATE_H
 #define TITAN_WORKER_STATE_STATE_H
@@ -70,7 +70,8 @@ titan_status state_upload(struct train_state *state, const float *host, struct s
 titan_status state_copy(const struct train_state *state, void *host, size_t pinned, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 size_t state_copy_bytes(const struct layout *layout, int rank, struct state_types types);
-/* Offset of a slice of layout_slices in a state_copy, in bytes, and its type. */
+/* Offset of a slice of layout_slices in a state_copy, in bytes, and its type. DTYPE_U8: of the block that has the
+ * slice's first element, which is element `at` % MOMENT_BLOCK of it. */
 size_t state_copy_place(const struct layout *layout, int rank, struct state_types types,
                         const struct shard_slice *slice, enum dtype *ret_type);
 /* Number of elements of a snapshot. */
@@ -83,8 +84,12 @@ size_t state_unit_bytes(const struct train_state *state, int unit);
 /* What the rank keeps as an owner of matrices: layout_owned() elements in the kinds' type. */
 void *state_owned(const struct train_state *state);
 void *state_unit(const struct train_state *state, int unit);
-/* Address of a slice of layout_slices in the state, and its stored type. */
+/* Address of a slice of layout_slices in the state, and its stored type. DTYPE_U8: of the blocks of a matrix that this
+ * rank owns; not for blocks of codes of ranges. */
 void *state_slice(const struct train_state *state, const struct shard_slice *slice, enum dtype *ret_type);
+/* Address of a tensor's block of codes of a kind of state. from: the block's first element in the unit's flat buffer;
+ * it is in the rank's range. */
+void *state_block(const struct train_state *state, int tensor, int kind, int64_t from);
 
 /* Memory of a program's external buffers (exec.h): SHARD, STATE, STATE_HOST, BIAS; NULL for others. */
 void *state_bind(const struct train_state *state, const struct buffer *buffer);

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/round.h"
@@ -31,17 +32,23 @@ static int64_t unit_block(const struct layout *l, const struct model_unit *u)
     return block;
 }
 
-/* Returns the least common multiple of block and MODEL_ALIGN. */
-static int64_t common_multiple(int64_t block)
+/* Places of tensors and ranges are multiples of this. */
+static int64_t grain_of(const struct layout *l)
 {
-    int64_t a = block, b = MODEL_ALIGN;
+    return l->coded ? MOMENT_BLOCK : MODEL_ALIGN;
+}
+
+/* Returns the least common multiple of block and the grain. */
+static int64_t common_multiple(const struct layout *l, int64_t block)
+{
+    int64_t a = block, b = grain_of(l);
 
     while (b != 0) {
         const int64_t rest = a % b;
         a = b;
         b = rest;
     }
-    return block / a * MODEL_ALIGN;
+    return block / a * grain_of(l);
 }
 
 /* --- stages ------------------------------------------------------------------------------------------------------- */
@@ -93,6 +100,12 @@ int layout_unit_part(const struct layout *layout, int unit, int rank)
     return cut == 1 ? part : part * cut + mesh_group_rank(&layout->mesh, GROUP_TP, rank);
 }
 
+bool layout_same_buffer(const struct layout *x, int rank_x, const struct layout *y, int rank_y, int unit)
+{
+    titan_assert(layout_unit_parts(x, unit) == layout_unit_parts(y, unit));
+    return layout_unit_part(x, unit, rank_x) == layout_unit_part(y, unit, rank_y);
+}
+
 /* Are the tensor's columns cut when experts are cut? True for w2 and for biases. */
 static bool cut_by_column(const struct model_tensor *t)
 {
@@ -137,7 +150,7 @@ static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct t
  * the end of the last one. */
 static int64_t place_tensors(struct layout *l, const struct model_unit *u, bool cut, int64_t at)
 {
-    const int64_t grain = l->canonical && u->kind == UNIT_EXPERTS ? common_multiple(unit_block(l, u)) : MODEL_ALIGN;
+    const int64_t grain = l->canonical && u->kind == UNIT_EXPERTS ? common_multiple(l, unit_block(l, u)) : grain_of(l);
 
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
         const struct model_tensor *t = &l->model->tensors[i];
@@ -156,11 +169,11 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     const bool experts = u->kind == UNIT_EXPERTS;
 
     unit->block = unit_block(l, u);
-    const int64_t grain = l->canonical ? common_multiple(unit->block) : MODEL_ALIGN;
+    const int64_t grain = l->canonical ? common_multiple(l, unit->block) : grain_of(l);
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
         TRY(cut_tensor(l, i, mesh_group_size(&l->mesh, parts_group(u)), err));
     const int64_t cut = place_tensors(l, u, true, 0);
-    unit->whole = round_up(cut, common_multiple(unit->block));
+    unit->whole = round_up(cut, common_multiple(l, unit->block));
     unit->numel = place_tensors(l, u, false, unit->whole);
     if (unit->numel == unit->whole) /* no tensor is whole */
         unit->numel = cut;
@@ -192,7 +205,9 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
             elements += has ? l->tensors[i].next - l->tensors[i].offset : 0;
             all = all && has;
         }
-        unit->span[k] = all ? unit->shard : MIN(round_up(elements, MODEL_ALIGN), unit->shard);
+        unit->span[k] = all ? unit->shard : MIN(round_up(elements, grain_of(l)), unit->shard);
+        if (l->coded && k + 1 == l->kinds.n)
+            unit->span[k] += round_up(layout_unit_kept(l, index), CODED_UNIT) - layout_unit_kept(l, index);
         l->kept[unit->pp_rank] += unit->span[k];
     }
     return TITAN_OK;
@@ -281,6 +296,7 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
     l->stages = stages;
     l->v_order = o->v_order;
     l->canonical = o->canonical;
+    l->coded = o->coded;
     l->kinds = o->kinds;
     const titan_status status = fill(l, o, err);
     if (status != TITAN_OK) {
@@ -297,6 +313,7 @@ titan_status layout_of_recipe(const struct recipe *recipe, const struct model *m
     struct layout_options o = {.model = model,
                                .mesh = *mesh,
                                .canonical = recipe->numerics.canonical,
+                               .coded = strcmp(recipe->optimizer.state_dtype, "int8") == 0,
                                .kinds = optimizer_kinds(recipe),
                                .recipe = recipe};
     const int pp = mesh->size[AXIS_PP];
@@ -320,7 +337,18 @@ titan_status layout_of_recipe(const struct recipe *recipe, const struct model *m
         o.v_order = s->v_order;
         schedule_close(s);
     }
-    return layout_open(&o, ret, err);
+    TRY(layout_open(&o, ret, err));
+    for (int i = 0; i < model->n_tensors && o.coded && optimizer_needs_sums(recipe); i++)
+        if ((*ret)->tensors[i].offset % MOMENT_BLOCK != 0) {
+            layout_close(*ret);
+            *ret = NULL;
+            return titan_fail(
+                err, TITAN_EINVAL,
+                "optimizer.state_dtype = \"int8\": StableAdamW has a rate for each tensor, and '%s' begins "
+                "inside of a block of %d elements; use \"bfloat16\"",
+                model->tensors[i].name, MOMENT_BLOCK);
+        }
+    return TITAN_OK;
 }
 
 void layout_close(struct layout *layout)
@@ -360,6 +388,11 @@ int64_t layout_owned(const struct layout *layout, int rank)
     return layout->owners ? layout->owners->kept[pp_rank(layout, rank)] : 0;
 }
 
+int64_t layout_owned_span(const struct layout *layout, int rank, int kind)
+{
+    return layout->kinds.owned >> kind & 1 ? layout->owners->span[pp_rank(layout, rank)][kind] : 0;
+}
+
 int64_t layout_unit_kept(const struct layout *layout, int unit)
 {
     int64_t n = 0;
@@ -382,7 +415,7 @@ int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind
     int64_t place = 0;
 
     titan_assert((layout_kinds(layout, tensor) & ~layout->kinds.owned) >> kind & 1);
-    if (unit->span[kind] == unit->shard)
+    if (unit->span[kind] >= unit->shard)
         return MAX(layout->tensors[tensor].offset - begin, 0);
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++) {
         const struct local_tensor *t = &layout->tensors[i];
@@ -390,6 +423,25 @@ int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind
             place += MAX(MIN(t->next, end) - MAX(t->offset, begin), 0);
     }
     return place;
+}
+
+int64_t layout_blocks_end(const struct layout *layout, int tensor)
+{
+    const struct model_unit *u = &layout->model->units[layout->model->tensors[tensor].unit];
+    const struct local_tensor *t = &layout->tensors[tensor];
+    int64_t end = t->offset + t->rows * t->cols;
+
+    titan_assert(layout->coded);
+    if (t->offset % MOMENT_BLOCK != 0)
+        return 0;
+    for (int i = tensor + 1; i < u->first_tensor + u->n_tensors && layout->model->tensors[i].glued; i++) {
+        t = &layout->tensors[i];
+        if (t->offset % MOMENT_BLOCK == 0)
+            break;
+        titan_assert(t->offset == end && layout_kinds(layout, i) == layout_kinds(layout, tensor));
+        end = t->offset + t->rows * t->cols;
+    }
+    return end;
 }
 
 int64_t layout_begin(const struct layout *layout, int unit, int rank)

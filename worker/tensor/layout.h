@@ -16,6 +16,11 @@
  * others. Seen from the global tensor, a range is a set of boxes (struct shard_slice). One intersection routine
  * (shard_slice_overlap) serves checkpoints, live resharding and export.
  *
+ * coded: the kinds of state are blocks of codes (base/moment_codes.h). Ranges, and tensors that are not glued, begin at
+ * multiples of a block. A unit's kinds together take a multiple of CODED_UNIT elements, so that the next unit is
+ * aligned. Blocks are the same on all meshes that cut tensors alike: for every number of pp, replicas and ranges, and
+ * of ep if an expert's matrices are multiples of a block.
+ *
  * canonical: ranges are multiples of the unit's block, which depends on the model only. So sums over blocks are the
  * same for every data-parallel degree. Every matrix of an expert starts and ends at a block boundary, so sums over
  * experts are the same for every expert-parallel degree. */
@@ -23,6 +28,7 @@
 #define TITAN_WORKER_TENSOR_LAYOUT_H
 
 #include "base/error.h"
+#include "base/moment_codes.h"
 #include "base/optimizers.h"
 #include "worker/tensor/mesh.h"
 #include "worker/tensor/model.h"
@@ -60,7 +66,7 @@ struct layout {
     struct mesh mesh;
     int stages;
     bool v_order; /* stage s on rank s mod pp, or in a V (base/schedule.h) */
-    bool canonical;
+    bool canonical, coded;
     struct state_kinds kinds;
     struct owners *owners; /* NULL: no matrix has an owner */
     int64_t block;         /* elements */
@@ -73,13 +79,15 @@ struct layout {
     int n_specs;
 };
 
+#define CODED_UNIT ((int64_t)16 * MOMENT_BLOCK)
+
 struct layout_options {
     const struct model *model;
     struct mesh mesh;
     int stages; /* 0: one per pp rank */
     bool v_order;
     const int *first_layer; /* [stages + 1], recipe_split_layers; NULL: one stage has all */
-    bool canonical;
+    bool canonical, coded;
     struct state_kinds kinds;
     const struct recipe *recipe; /* where owners keep kinds of state; borrowed for the call */
 };
@@ -101,16 +109,24 @@ int64_t layout_total(const struct layout *layout, int rank);
 int64_t layout_state(const struct layout *layout, int rank);
 /* Elements of the state that a rank has room for as an owner. They are the last ones of its state. */
 int64_t layout_owned(const struct layout *layout, int rank);
+/* Elements of one of the kinds among them. */
+int64_t layout_owned_span(const struct layout *layout, int rank, int kind);
 /* Elements of a unit's kinds of state on a rank that has the unit. */
 int64_t layout_unit_kept(const struct layout *layout, int unit);
 /* Bits of the kinds of state that a tensor has. */
 unsigned layout_kinds(const struct layout *layout, int tensor);
 /* Where a rank's part of a tensor begins in a kind of its unit's state, in elements from the kind's begin on. */
 int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind);
+/* coded: the end of the blocks that begin with this tensor, in the unit's flat buffer: its own, and what is glued to it
+ * inside of a block. 0: the tensor begins inside of a block. */
+int64_t layout_blocks_end(const struct layout *layout, int tensor);
 /* Number of different local flat buffers of a unit: tp, for expert units ep, or ep * tp if experts are cut.
  * layout_unit_part(): the buffer that a rank has a range of. */
 int layout_unit_parts(const struct layout *layout, int unit);
 int layout_unit_part(const struct layout *layout, int unit, int rank);
+/* Do a rank of one layout and a rank of another have ranges of the same flat buffer of a unit? Both meshes cut tensors
+ * alike. */
+bool layout_same_buffer(const struct layout *x, int rank_x, const struct layout *y, int rank_y, int unit);
 /* First element of a rank's range of a unit, in the flat buffer. */
 int64_t layout_begin(const struct layout *layout, int unit, int rank);
 /* Elements of its range of a unit that a rank counts in sums over the model. They are the beginning of the range;

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/round.h"
+
+#define STATE_ALIGN 1024 /* elements: a matrix's state begins at a multiple, in blocks of codes as well */
 
 double owners_work(int64_t rows, int64_t cols)
 {
@@ -67,7 +70,8 @@ static titan_status give_out(struct owners *o, const struct owners_options *opt,
     const size_t all = (size_t)ranks * (size_t)pp;
     _cleanup_free_ struct owned_matrix **order = calloc((size_t)o->n + 1, sizeof(struct owned_matrix *));
     _cleanup_free_ double *work = calloc(all, sizeof *work);
-    _cleanup_free_ int64_t *values = calloc(all, sizeof *values), *kept = calloc(all, sizeof *kept);
+    _cleanup_free_ int64_t *values = calloc(all, sizeof *values);
+    _cleanup_free_ int64_t(*kept)[OPTIMIZER_STATES] = calloc(all, sizeof *kept);
 
     if (!order || !work || !values || !kept)
         return titan_fail(err, TITAN_ENOMEM, "owners: out of memory");
@@ -83,14 +87,22 @@ static titan_status give_out(struct owners *o, const struct owners_options *opt,
         const int at = first + x->owner;
         work[at] += owners_work(x->rows, x->cols);
         x->values = values[at];
-        values[at] += (x->rows * x->cols + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
+        values[at] += round_up(x->rows * x->cols, MODEL_ALIGN);
         for (int k = 0; k < OPTIMIZER_STATES; k++) {
-            x->state[k].at = kept[at];
-            kept[at] += (x->state[k].rows * x->state[k].cols + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
+            int64_t *const span = &o->span[x->pp_rank][k];
+            x->state[k].at = kept[at][k];
+            kept[at][k] += round_up(x->state[k].rows * x->state[k].cols, STATE_ALIGN);
+            *span = MAX(*span, kept[at][k]);
         }
         o->values[x->pp_rank] = MAX(o->values[x->pp_rank], values[at]);
-        o->kept[x->pp_rank] = MAX(o->kept[x->pp_rank], kept[at]);
     }
+    for (int i = 0; i < o->n; i++) /* from places in a kind to places in the state */
+        for (int k = 1; k < OPTIMIZER_STATES; k++)
+            for (int before = 0; before < k; before++)
+                o->matrices[i].state[k].at += o->span[o->matrices[i].pp_rank][before];
+    for (int p = 0; p < pp; p++)
+        for (int k = 0; k < OPTIMIZER_STATES; k++)
+            o->kept[p] += o->span[p][k];
     return TITAN_OK;
 }
 
@@ -107,9 +119,10 @@ titan_status owners_open(const struct owners_options *options, struct owners **r
         o->matrices = calloc(most, sizeof *o->matrices);
         o->first = calloc((size_t)m->n_tensors + 1, sizeof *o->first);
         o->values = calloc(pp, sizeof *o->values);
+        o->span = calloc(pp, sizeof *o->span);
         o->kept = calloc(pp, sizeof *o->kept);
     }
-    if (!o || !o->matrices || !o->first || !o->values || !o->kept) {
+    if (!o || !o->matrices || !o->first || !o->values || !o->span || !o->kept) {
         owners_close(o);
         return titan_fail(err, TITAN_ENOMEM, "owners: out of memory");
     }
@@ -130,6 +143,7 @@ void owners_close(struct owners *owners)
     free(owners->matrices);
     free(owners->first);
     free(owners->values);
+    free(owners->span);
     free(owners->kept);
     free(owners);
 }

@@ -35,7 +35,10 @@ struct owners {
     int n;
     struct owned_matrix *matrices; /* in the order of the tensors */
     int *first;                    /* [model tensors + 1]: a tensor's matrices are first[t]..first[t+1] */
-    int64_t *values, *kept;        /* [pp]: elements of the gradients, and of the state, that each rank has room for */
+    int64_t *values;               /* [pp]: elements of the gradients that each rank has room for */
+    /* [pp]: elements of each kind of state that each rank has room for, one kind behind the other, and of all kinds */
+    int64_t (*span)[OPTIMIZER_STATES];
+    int64_t *kept;
 };
 
 struct owners_options {

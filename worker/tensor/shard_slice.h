@@ -16,14 +16,17 @@ struct tensor_spec {
     int64_t numel;
     char dtype[8]; /* type in a checkpoint: "F32" ("" when written), "BF16", "F16" */
 };
+/* What a slice's data holds: values, or the block of codes (base/moment_codes.h) that has element `at`, with the blocks
+ * behind it. */
+enum slice_form { SLICE_FLOATS, SLICE_BF16, SLICE_CODES, SLICE_SQUARES };
 /* A part of a tensor that one rank holds: a box of the tensor seen as a matrix (leading dimensions are flattened, a
  * vector is one row). */
 struct shard_slice {
     int tensor; /* index into the list of specs */
     int64_t row, rows, col, cols;
-    float *data; /* host memory, rows * cols elements, dense; not owned */
-    int64_t at;  /* element of the rank's state where the box starts; only layout_slices() sets it */
-    bool bf16;   /* for writing: data holds bf16 values instead of floats */
+    float *data;          /* host memory, rows * cols elements, dense; not owned */
+    int64_t at;           /* element of the rank's state where the box starts; only layout_slices() sets it */
+    enum slice_form form; /* for writing */
 };
 /* Rows and columns of a tensor seen as a matrix. */
 void shard_slice_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);

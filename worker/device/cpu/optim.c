@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim.c - the rules of updates, on fp32 or bf16 masters; fp32 masters may have a bf16 shadow. An update is one pass
- * over memory. AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 all in bf16),
- * so memory limits its speed. */
+ * over memory. AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 all in bf16, 16
+ * with 8-bit moments), so memory limits its speed. */
 #include <assert.h>
 #include <math.h>
 
@@ -38,6 +38,7 @@ struct update_form {
     enum update_rule rule;
     enum dtype master, moment;
     bool shadow;
+    bool exact; /* the moments have the same bits on every machine */
 };
 
 /* random (n): words by which AdamW's bf16 moments are rounded; the constant NULL: state is rounded to nearest. */
@@ -64,28 +65,28 @@ CPU_INLINE void update_elements(const struct update_piece *p, const struct updat
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float w = load_as_f32(master, i, wt), u;
-        const float g = mean_of(l2, w, gradient_of(grad[i], scale, mean, clip, wt), random != NULL);
+        const float g = mean_of(l2, w, gradient_of(grad[i], scale, mean, clip, wt), form.exact);
         if (rule == RULE_DIRECTION) {
             w -= lr * (grad[i] + decay * w);
         } else if (rule == RULE_SGD) {
             u = g;
             if (keeps) {
-                const float b = momentum * load_as_f32(m, i, mt) + g;
+                const float b = mean_of(momentum, load_as_f32(m, i, mt), g, form.exact);
                 store_f32_as(m, i, mt, b);
                 u = nesterov ? g + momentum * b : b;
             }
             w -= lr * u;
         } else if (rule == RULE_LION) {
-            const float old = load_as_f32(m, i, mt), d = b1 * old + c1 * g;
+            const float old = load_as_f32(m, i, mt), d = mean_of(b1, old, c1 * g, form.exact);
             u = d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d; /* 0 and NaN stay */
-            store_f32_as(m, i, mt, b2 * old + c2 * g);
+            store_f32_as(m, i, mt, mean_of(b2, old, c2 * g, form.exact));
             w -= lr * (u + decay * w);
         } else {
-            const float mi = mean_of(b1, load_as_f32(m, i, mt), c1 * g, random != NULL);
-            const float vi = mean_of(b2, load_as_f32(v, i, mt), c2 * (g * g), random != NULL);
+            const float mi = mean_of(b1, load_as_f32(m, i, mt), c1 * g, form.exact);
+            const float vi = mean_of(b2, load_as_f32(v, i, mt), c2 * (g * g), form.exact);
             float numerator = mi * inv1;
             if (rule == RULE_ADEMAMIX) {
-                const float si = b3 * load_as_f32(slow, i, mt) + c3 * g;
+                const float si = mean_of(b3, load_as_f32(slow, i, mt), c3 * g, form.exact);
                 store_f32_as(slow, i, mt, si);
                 numerator += alpha * si;
             }
@@ -109,21 +110,81 @@ CPU_INLINE void update_typed(const struct update_piece *p, const struct update_a
                              const uint32_t *random)
 {
     if (a->master == DTYPE_BF16)
-        update_elements(p, a, (struct update_form){rule, DTYPE_BF16, DTYPE_BF16, false}, random);
+        update_elements(p, a, (struct update_form){rule, DTYPE_BF16, DTYPE_BF16, false, random != NULL}, random);
     else if (a->moment == DTYPE_BF16 && p->shadow)
-        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_BF16, true}, random);
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_BF16, true, random != NULL}, random);
     else if (a->moment == DTYPE_BF16)
-        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_BF16, false}, random);
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_BF16, false, random != NULL}, random);
     else if (p->shadow)
-        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, true}, NULL);
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, true, false}, NULL);
     else
-        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, false}, NULL);
+        update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, false, false}, NULL);
+}
+
+/* The block of state i that has element `at` of a piece. */
+CPU_INLINE struct moment_block *block_at(const struct update_piece *p, int i, int64_t at)
+{
+    return (struct moment_block *)p->state[i] + at / MOMENT_BLOCK;
+}
+
+/* The constant i makes the codes' form a constant. */
+CPU_INLINE void decode_state(const struct update_piece *p, enum update_rule rule, int i, int64_t at,
+                             struct update_piece *part, float *values)
+{
+    if (p->state[i]) {
+        moment_block_decode(block_at(p, i, at), (int)part->n, update_state_is_square(rule, i), values);
+        part->state[i] = values;
+    }
+}
+
+CPU_INLINE void encode_state(const struct update_piece *p, enum update_rule rule, int i, int64_t at,
+                             const struct update_piece *part)
+{
+    if (p->state[i])
+        moment_block_encode(block_at(p, i, at), (int)part->n, update_state_is_square(rule, i), part->state[i]);
+}
+
+/* State in codes: each block is decoded, updated as fp32 in the first-level cache, and encoded. */
+CPU_INLINE void update_blocks(const struct update_piece *p, const struct update_args *a, struct update_form form)
+{
+    float values[UPDATE_STATES][MOMENT_BLOCK];
+    static_assert(UPDATE_STATES == 3, "each state is named below");
+
+    for (int64_t at = 0; at < (int64_t)p->n; at += MOMENT_BLOCK) {
+        struct update_piece part = {.master = at_mut(p->master, at, form.master),
+                                    .grad = p->grad + at,
+                                    .shadow = form.shadow ? p->shadow + at : NULL,
+                                    .n = (size_t)MIN((int64_t)p->n - at, MOMENT_BLOCK),
+                                    .excess = p->excess};
+        decode_state(p, form.rule, 0, at, &part, values[0]);
+        decode_state(p, form.rule, 1, at, &part, values[1]);
+        decode_state(p, form.rule, 2, at, &part, values[2]);
+        update_elements(&part, a, form, NULL);
+        encode_state(p, form.rule, 0, at, &part);
+        encode_state(p, form.rule, 1, at, &part);
+        encode_state(p, form.rule, 2, at, &part);
+    }
+}
+
+/* Not in update_typed(): together they would be more than a compiler makes fast. */
+CPU_INLINE void update_coded(const struct update_piece *p, const struct update_args *a, enum update_rule rule)
+{
+    if (a->master == DTYPE_BF16)
+        update_blocks(p, a, (struct update_form){rule, DTYPE_BF16, DTYPE_F32, false, true});
+    else if (p->shadow)
+        update_blocks(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, true, true});
+    else
+        update_blocks(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, false, true});
 }
 
 #define RULE_KERNEL(name, rule)                                                                                        \
     CPU_KERNEL static void name(const struct update_piece *p, const struct update_args *a)                             \
     {                                                                                                                  \
         update_typed(p, a, rule, NULL);                                                                                \
+    }                                                                                                                  \
+    CPU_KERNEL static void name##_coded(const struct update_piece *p, const struct update_args *a)                     \
+    {                                                                                                                  \
+        update_coded(p, a, rule);                                                                                      \
     }
 RULE_KERNEL(adamw, RULE_ADAMW)
 RULE_KERNEL(sgd, RULE_SGD)
@@ -137,6 +198,12 @@ static void (*const kernels[RULE_COUNT])(const struct update_piece *p,
                                                                          [RULE_LION] = lion,
                                                                          [RULE_ADEMAMIX] = ademamix,
                                                                          [RULE_DIRECTION] = direction};
+static void (*const coded_kernels[RULE_COUNT])(const struct update_piece *p,
+                                               const struct update_args *a) = {[RULE_ADAMW] = adamw_coded,
+                                                                               [RULE_SGD] = sgd_coded,
+                                                                               [RULE_LION] = lion_coded,
+                                                                               [RULE_ADEMAMIX] = ademamix_coded,
+                                                                               [RULE_DIRECTION] = direction_coded};
 
 CPU_KERNEL static void adamw_at_random(const struct update_piece *p, const struct update_args *a,
                                        const uint32_t *random)
@@ -152,7 +219,7 @@ static struct update_piece part_of(const struct optim_args *a, int64_t begin, in
     titan_assert(begin >= 0 && begin <= end);
     part.master = at_mut(part.master, begin, a->with.master);
     for (int i = 0; i < UPDATE_STATES; i++)
-        part.state[i] = part.state[i] ? at_mut(part.state[i], begin, a->with.moment) : NULL;
+        part.state[i] = part.state[i] ? (char *)part.state[i] + moment_bytes(a->with.moment, begin) : NULL;
     part.grad += begin;
     part.shadow = part.shadow ? part.shadow + begin : NULL;
     part.n = (size_t)(end - begin);
@@ -191,6 +258,21 @@ static void run_update(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* The same for state in codes, of blocks [begin, end). */
+static void run_coded(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct optim_args *const a = p;
+    const struct update_piece part = part_of(a, begin * MOMENT_BLOCK, MIN(end * MOMENT_BLOCK, (int64_t)a->piece.n));
+
+    (void)thread;
+    coded_kernels[a->with.rule](&part, &a->with);
+}
+
+static int64_t blocks_of(size_t n)
+{
+    return ((int64_t)n + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
+}
+
 /* Pieces run one after the other: each uses all threads, and a call costs almost nothing. */
 titan_status cpu_update(struct stream *s, const struct update_piece *pieces, int count, const struct update_args *args)
 {
@@ -200,15 +282,56 @@ titan_status cpu_update(struct stream *s, const struct update_piece *pieces, int
         a.with.rounding = pieces[i].rounding;
         if (!update_valid(&a.with, &pieces[i]))
             return TITAN_EINVAL;
-        TRY(cpu_enqueue_range(s, run_update, (int64_t)a.piece.n, GRAIN, &a, sizeof a));
+        if (args->moment == DTYPE_U8)
+            TRY(cpu_enqueue_range(s, run_coded, blocks_of(a.piece.n), GRAIN / MOMENT_BLOCK, &a, sizeof a));
+        else
+            TRY(cpu_enqueue_range(s, run_update, (int64_t)a.piece.n, GRAIN, &a, sizeof a));
     }
     return TITAN_OK;
+}
+
+struct codes_args {
+    struct moment_block *blocks;
+    float *values;
+    bool square, encode;
+};
+
+CPU_KERNEL static void run_codes(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct codes_args *const a = p;
+
+    (void)thread;
+    for (int64_t b = begin; b < end; b++) {
+        if (a->encode && a->square)
+            moment_block_encode(a->blocks + b, MOMENT_BLOCK, true, a->values + b * MOMENT_BLOCK);
+        else if (a->encode)
+            moment_block_encode(a->blocks + b, MOMENT_BLOCK, false, a->values + b * MOMENT_BLOCK);
+        else if (a->square)
+            moment_block_decode(a->blocks + b, MOMENT_BLOCK, true, a->values + b * MOMENT_BLOCK);
+        else
+            moment_block_decode(a->blocks + b, MOMENT_BLOCK, false, a->values + b * MOMENT_BLOCK);
+    }
+}
+
+titan_status cpu_moments_encode(struct stream *s, void *blocks, const float *values, size_t n, bool square)
+{
+    const struct codes_args a = {blocks, (float *)values, square, true};
+
+    return cpu_enqueue_range(s, run_codes, blocks_of(n), GRAIN / MOMENT_BLOCK, &a, sizeof a);
+}
+
+titan_status cpu_moments_decode(struct stream *s, float *values, const void *blocks, size_t n, bool square)
+{
+    const struct codes_args a = {(struct moment_block *)blocks, values, square, false};
+
+    return cpu_enqueue_range(s, run_codes, blocks_of(n), GRAIN / MOMENT_BLOCK, &a, sizeof a);
 }
 
 struct sum_args {
     double *sum;
     const void *v;
     const float *grad;
+    int64_t n;
     struct update_args with;
 };
 static_assert(sizeof(struct sum_args) <= CPU_ARGS_MAX, "arguments of a sum fit a queue slot");
@@ -240,10 +363,29 @@ CPU_KERNEL static double bound_sum(const struct sum_args *a, int64_t begin, int6
                                         : bound_items(a, begin, end, DTYPE_F32, DTYPE_F32);
 }
 
+CPU_KERNEL static double bound_sum_coded(const struct sum_args *a, int64_t begin, int64_t end)
+{
+    float v[MOMENT_BLOCK];
+    double sum = 0;
+
+    for (int64_t at = begin * MOMENT_BLOCK; at < MIN(end * MOMENT_BLOCK, a->n); at += MOMENT_BLOCK) {
+        const int n = (int)MIN(a->n - at, MOMENT_BLOCK);
+        struct sum_args part = *a;
+        part.v = v;
+        part.grad = a->grad + at;
+        moment_block_decode((const struct moment_block *)a->v + at / MOMENT_BLOCK, n, true, v);
+        sum += a->with.master == DTYPE_BF16 ? bound_items(&part, 0, n, DTYPE_BF16, DTYPE_F32)
+                                            : bound_items(&part, 0, n, DTYPE_F32, DTYPE_F32);
+    }
+    return sum;
+}
+
+/* Elements [begin, end), or blocks of codes. */
 static void run_sum(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct sum_args *const a = p;
-    const double part = bound_sum(a, begin, end) / 65536;
+    const double part =
+        (a->with.moment == DTYPE_U8 ? bound_sum_coded(a, begin, end) : bound_sum(a, begin, end)) / 65536;
     double old, now;
 
     (void)thread;
@@ -256,7 +398,9 @@ static void run_sum(const void *p, int64_t begin, int64_t end, int thread)
 titan_status cpu_update_sum(struct stream *s, double *sum, const void *v, const float *grad, size_t n,
                             const struct update_args *args)
 {
-    const struct sum_args a = {sum, v, grad, *args};
+    const struct sum_args a = {sum, v, grad, (int64_t)n, *args};
+    const bool coded = args->moment == DTYPE_U8;
 
-    return cpu_enqueue_range(s, run_sum, (int64_t)n, GRAIN, &a, sizeof a);
+    return cpu_enqueue_range(s, run_sum, coded ? blocks_of(n) : (int64_t)n, coded ? GRAIN / MOMENT_BLOCK : GRAIN, &a,
+                             sizeof a);
 }

@@ -216,6 +216,7 @@ struct update_factors {
     float grad_scale, mean, clip; /* grad_scale is the product of the other two */
     bool nesterov;
     bool bf16_master, bf16_moment; /* otherwise fp32 */
+    bool coded_moment;             /* state in blocks of codes */
     bool random_moments;           /* bf16 moments are rounded at random, device.h: struct moment_rounding */
     uint64_t step;
 };
@@ -242,6 +243,8 @@ struct update_terms {
     const float *grad;
     size_t n;
 };
+/* Blocks of codes from or to values (blocks * MOMENT_BLOCK). */
+int cuda_moments(void *stream, struct moment_block *blocks, float *values, size_t count, bool square, bool encode);
 int cuda_update_sum(void *stream, double *sum, struct update_terms terms, const struct update_factors *factors);
 
 #ifdef __cplusplus

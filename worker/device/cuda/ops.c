@@ -403,6 +403,7 @@ static struct update_factors factors_of(const struct update_args *args)
         .nesterov = args->nesterov,
         .bf16_master = args->master == DTYPE_BF16,
         .bf16_moment = args->moment == DTYPE_BF16,
+        .coded_moment = args->moment == DTYPE_U8,
         .random_moments = args->rounding.random,
         .step = args->rounding.step,
     };
@@ -439,6 +440,18 @@ titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces
         TRY(ENQUEUE(s, "update", cuda_update(s->native, &parts, &factors, s->seen)));
     }
     return TITAN_OK;
+}
+
+titan_status cuda_ops_moments_encode(struct stream *s, void *blocks, const float *values, size_t n, bool square)
+{
+    return ENQUEUE(s, "moments to codes",
+                   cuda_moments(s->native, blocks, (float *)values, n / MOMENT_BLOCK, square, true));
+}
+
+titan_status cuda_ops_moments_decode(struct stream *s, float *values, const void *blocks, size_t n, bool square)
+{
+    return ENQUEUE(s, "codes to moments",
+                   cuda_moments(s->native, (struct moment_block *)blocks, values, n / MOMENT_BLOCK, square, false));
 }
 
 titan_status cuda_ops_update_sum(struct stream *s, double *sum, const void *v, const float *grad, size_t n,

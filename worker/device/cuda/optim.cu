@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.cu - the rules of updates (device.h), with masters and state in fp32 or bf16. On a stream that has failed they
- * change nothing. */
+/* optim.cu - the rules of updates (device.h), with masters in fp32 or bf16, and state in fp32, bf16 or 8-bit codes. On
+ * a stream that has failed they change nothing. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define PHILOX_INLINE __device__ static inline
 #include "base/philox.h"
+#define MOMENT_INLINE __device__ static inline
+#include "base/moment_codes.h"
 
 /* The mean gradient, clipped. With bf16 masters, each of the two products is rounded to bf16. */
 template <typename W> __device__ static float gradient_of(float sum, const struct update_factors &a)
@@ -245,6 +247,116 @@ __global__ static void __launch_bounds__(THREADS, 4) /* 64 registers: enough thr
     }
 }
 
+/* A warp's update of one block of codes: each lane has four elements of the block's first half and four of the second.
+ * The values behind the step stay in registers until the block's scale is known. */
+template <int RULE, int KEPT, typename W>
+__device__ static inline void update_block(const struct update_part &p, const struct update_factors &a, size_t at,
+                                           int64_t n, bool aligned)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const float rate = p.excess > 1.0f ? a.lr / p.excess : a.lr;
+    uint32_t largest[UPDATE_STATES] = {};
+    float now[KEPT][2][4];
+    for (int half = 0; half < 2; half++) {
+        const int i = half * (MOMENT_BLOCK / 2) + 4 * lane;
+        const int64_t left = n - i;
+        const bool whole = aligned && left >= 4;
+        W *const master = (W *)p.master + at + i;
+        const four<W> w = whole ? four_load<true>(master, left) : four_load<false>(master, left);
+        const four<float> sum =
+            whole ? four_load<true>(p.grad + at + i, left) : four_load<false>(p.grad + at + i, left);
+        uint32_t codes[KEPT];
+        float next[4], scale[KEPT];
+        for (int s = 0; s < KEPT; s++) {
+            const struct moment_block *const b = (const struct moment_block *)p.state[s] + at / MOMENT_BLOCK;
+            scale[s] = b->scale;
+            codes[s] = 0;
+            if (left >= 4)
+                codes[s] = *(const uint32_t *)(b->codes + i);
+            for (int k = 0; k < 3 && left < 4; k++)
+                codes[s] |= k < left ? (uint32_t)b->codes[i + k] << (8 * k) : 0;
+        }
+        for (int j = 0; j < 4; j++) {
+            const float x = w.value(j), g = fmaf(a.l2, x, gradient_of<W>(sum.e[j], a));
+            float state[UPDATE_STATES];
+            for (int s = 0; s < KEPT; s++)
+                state[s] = moment_decode((uint8_t)(codes[s] >> (8 * j)), scale[s],
+                                         update_state_is_square((update_rule)RULE, s));
+            const float step = rule_step<RULE, KEPT>(a, g, state);
+            for (int s = 0; s < KEPT; s++) {
+                const uint32_t magnitude = j < left ? moment_magnitude(state[s]) : 0;
+                now[s][half][j] = state[s];
+                largest[s] = magnitude > largest[s] ? magnitude : largest[s];
+            }
+            next[j] = x - rate * (step + a.weight_decay * x);
+        }
+        W ew[4];
+        four_round(ew, next);
+        if (whole)
+            four_store<true>(master, ew, left);
+        else
+            four_store<false>(master, ew, left);
+        if (p.shadow) {
+            bf16 es[4];
+            four_round(es, next);
+            if (whole)
+                four_store<true>((bf16 *)p.shadow + at + i, es, left);
+            else
+                four_store<false>((bf16 *)p.shadow + at + i, es, left);
+        }
+    }
+    for (int s = 0; s < KEPT; s++) {
+        struct moment_block *const b = (struct moment_block *)p.state[s] + at / MOMENT_BLOCK;
+        for (int offset = WARP / 2; offset > 0; offset /= 2) { /* all lanes have read the old scale before */
+            const uint32_t other = __shfl_xor_sync(FULL_WARP, largest[s], offset);
+            largest[s] = other > largest[s] ? other : largest[s];
+        }
+        const float scale = moment_scale(largest[s]);
+        const bool some = scale > 0.0f;
+        const float inverse = some ? 1.0f / scale : 0.0f;
+        if (lane == 0)
+            b->scale = scale;
+        for (int half = 0; half < 2; half++) {
+            const int i = half * (MOMENT_BLOCK / 2) + 4 * lane;
+            const int64_t left = n - i;
+            uint32_t codes = 0;
+            for (int j = 0; j < 4 && some; j++)
+                codes |= (uint32_t)moment_encode(now[s][half][j], inverse, update_state_is_square((update_rule)RULE, s))
+                         << (8 * j);
+            if (left >= 4)
+                *(uint32_t *)(b->codes + i) = codes;
+            for (int j = 0; j < 3 && left < 4; j++)
+                if (j < left)
+                    b->codes[i + j] = (uint8_t)(codes >> (8 * j));
+        }
+    }
+}
+
+template <typename W, int RULE, int KEPT>
+__global__ static void __launch_bounds__(THREADS, 4)
+    update_coded(const __grid_constant__ struct update_parts parts, struct update_factors a, const int *failed)
+{
+    int k = 0;
+    if (*failed != 0)
+        return;
+    while (k + 1 < parts.count && blockIdx.x >= parts.of[k + 1].first_block)
+        k++;
+    const struct update_part &p = parts.of[k];
+    const bool aligned = (((uintptr_t)p.master | (uintptr_t)p.grad) % 16 | (uintptr_t)p.shadow % 8) == 0;
+    const size_t first = (size_t)(blockIdx.x - p.first_block) * PART_BLOCK;
+    const size_t end = first + PART_BLOCK < p.n ? first + PART_BLOCK : p.n;
+    for (size_t at = first + threadIdx.x / WARP * MOMENT_BLOCK; at < end; at += THREADS / WARP * MOMENT_BLOCK)
+        update_block<RULE, KEPT, W>(p, a, at, end - at < MOMENT_BLOCK ? (int64_t)(end - at) : MOMENT_BLOCK, aligned);
+}
+
+template <typename W, int RULE, int KEPT>
+static int launch_coded(void *stream, unsigned blocks, const struct update_parts &parts,
+                        const struct update_factors &factors, const int *failed)
+{
+    auto *const kernel = update_coded<W, RULE, KEPT>;
+    return LAUNCH(kernel, blocks, THREADS, 0, stream, parts, factors, failed);
+}
+
 template <typename W, typename M, int RULE, int KEPT>
 static int launch(void *stream, unsigned blocks, const struct update_parts &parts, const struct update_factors &factors,
                   const int *failed)
@@ -257,6 +369,10 @@ template <int RULE, int KEPT>
 static int launch_typed(void *stream, unsigned blocks, const struct update_parts &parts,
                         const struct update_factors &factors, const int *failed)
 {
+    if (KEPT > 0 && factors.coded_moment && factors.bf16_master)
+        return launch_coded < bf16, RULE, KEPT == 0 ? 1 : KEPT > (stream, blocks, parts, factors, failed);
+    if (KEPT > 0 && factors.coded_moment)
+        return launch_coded < float, RULE, KEPT == 0 ? 1 : KEPT > (stream, blocks, parts, factors, failed);
     if (factors.bf16_master)
         return launch<bf16, bf16, RULE, KEPT>(stream, blocks, parts, factors, failed);
     if (factors.bf16_moment)
@@ -288,6 +404,57 @@ int cuda_update(void *stream, struct update_parts *parts, const struct update_fa
     }
 }
 
+/* A warp for each block of codes. */
+__global__ static void __launch_bounds__(THREADS)
+    moments(struct moment_block *blocks, float *values, size_t count, bool square, bool encode)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
+    if (at >= count)
+        return;
+    struct moment_block *const b = blocks + at;
+    float *const x = values + at * MOMENT_BLOCK;
+    if (!encode) {
+        for (int i = lane; i < MOMENT_BLOCK; i += WARP)
+            x[i] = moment_decode(b->codes[i], b->scale, square);
+        return;
+    }
+    uint32_t largest = 0;
+    for (int i = lane; i < MOMENT_BLOCK; i += WARP) {
+        const uint32_t magnitude = moment_magnitude(x[i]);
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        const uint32_t other = __shfl_xor_sync(FULL_WARP, largest, offset);
+        largest = other > largest ? other : largest;
+    }
+    const float scale = moment_scale(largest);
+    const bool some = scale > 0.0f;
+    const float inverse = some ? 1.0f / scale : 0.0f;
+    if (lane == 0)
+        b->scale = scale;
+    for (int i = lane; i < MOMENT_BLOCK; i += WARP)
+        b->codes[i] = some ? moment_encode(x[i], inverse, square) : 0;
+}
+
+int cuda_moments(void *stream, struct moment_block *blocks, float *values, size_t count, bool square, bool encode)
+{
+    if (count == 0)
+        return 0;
+    const unsigned grid = (unsigned)((count * WARP + THREADS - 1) / THREADS);
+    auto *const kernel = moments;
+    return LAUNCH(kernel, grid, THREADS, 0, stream, blocks, values, count, square, encode);
+}
+
+template <class M> __device__ static inline float second_moment(const M *v, size_t i)
+{
+    return num_load(v + i);
+}
+__device__ static inline float second_moment(const struct moment_block *v, size_t i)
+{
+    return moment_decode(v[i / MOMENT_BLOCK].codes[i % MOMENT_BLOCK], v[i / MOMENT_BLOCK].scale, true);
+}
+
 /* Terms are whole numbers of 2^-16, so blocks may add them in any order. */
 template <typename W, typename M>
 __global__ static void __launch_bounds__(THREADS) bound_sum(double *out, struct update_terms x, struct update_factors a)
@@ -298,7 +465,7 @@ __global__ static void __launch_bounds__(THREADS) bound_sum(double *out, struct 
     double sum = 0;
     for (size_t i = grid_first(); i < x.n; i += grid_stride()) {
         const float g = gradient_of<W>(x.grad[i], a), square = g * g;
-        const float now = fmaf(a.beta2, num_load(v + i), (1.0f - a.beta2) * square) * a.unbias2;
+        const float now = fmaf(a.beta2, second_moment(v, i), (1.0f - a.beta2) * square) * a.unbias2;
         sum += rintf(quotient(square, fmaxf(now, least)) * 65536.0f);
     }
     sum = block_reduce(sum, op_sum(), scratch);
@@ -311,6 +478,14 @@ int cuda_update_sum(void *stream, double *sum, struct update_terms terms, const 
     if (terms.n == 0)
         return 0;
     const unsigned blocks = grid_blocks(terms.n);
+    if (factors->coded_moment && factors->bf16_master) {
+        auto *const kernel = bound_sum<bf16, struct moment_block>;
+        return LAUNCH(kernel, blocks, THREADS, 0, stream, sum, terms, *factors);
+    }
+    if (factors->coded_moment) {
+        auto *const kernel = bound_sum<float, struct moment_block>;
+        return LAUNCH(kernel, blocks, THREADS, 0, stream, sum, terms, *factors);
+    }
     if (factors->bf16_master) {
         auto *const kernel = bound_sum<bf16, bf16>;
         return LAUNCH(kernel, blocks, THREADS, 0, stream, sum, terms, *factors);

@@ -156,6 +156,21 @@ static float stored(const struct layout *l, struct state_types types, const stru
     return bf16 ? bf16_to_f32(bf16_from_f32(trained(p, i))) : trained(p, i);
 }
 
+/* Encodes a rank's kinds of state and decodes them again, by the blocks of its layout. */
+static void as_codes(const struct layout *l, int rank, float *host)
+{
+    for (int u = 0; u < l->model->n_units; u++) {
+        const struct unit_layout *ul = &l->units[u];
+        float *at = host + ul->offset + ul->kept + ul->shard;
+        for (int k = 0; k < l->kinds.n && ul->pp_rank == mesh_group_rank(&l->mesh, GROUP_PP, rank); k++)
+            for (float *const end = at + ul->span[k]; at < end; at += MOMENT_BLOCK) {
+                struct moment_block b;
+                moment_blocks_encode(&b, 1, l->kinds.squares >> k & 1, at);
+                moment_blocks_decode(&b, 1, l->kinds.squares >> k & 1, at);
+            }
+    }
+}
+
 static struct train_state *trained_state(struct layout *l, int rank, struct state_types types, bool offload)
 {
     struct train_state *s = open_state(l, rank, types, offload);
@@ -199,9 +214,15 @@ static void check_fresh(const struct change *c, int rank)
     }
     assert_int_equal(layout_slices(c->to, rank, host, host + s->total + s->kept, NULL, NULL, &slices, &n, NULL),
                      TITAN_OK);
+    float *const coded = calloc(size + 1, sizeof *coded);
+    for (int p = 0; p < n && c->to->coded; p++)
+        for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
+            coded[slices[p].data + i - host] = trained(&slices[p], i);
+    if (c->to->coded)
+        as_codes(c->to, rank, coded);
     for (int p = 0; p < n; p++)
         for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++) {
-            const float want = stored(c->to, c->types, &slices[p], i);
+            const float want = c->to->coded ? coded[slices[p].data + i - host] : stored(c->to, c->types, &slices[p], i);
             if (slices[p].data[i] != want)
                 fail_msg("rank %d of %s: element %ld of a piece of spec %d is %g in place of %g", rank,
                          layout_text(c->to), (long)i, slices[p].tensor, (double)slices[p].data[i], (double)want);
@@ -209,6 +230,7 @@ static void check_fresh(const struct change *c, int rank)
         }
     for (int64_t i = 0; i < s->total + s->kept; i++)
         assert_true(host[i] == 0);
+    free(coded);
     free(slices);
     free(host);
     assert_true(s->step == 12 && s->tokens == 345 &&
@@ -408,6 +430,42 @@ static void test_any_mesh_to_any_mesh(void **state)
     assert_true(sent > 0);
 }
 
+/* Blocks of codes keep their codes on every mesh that cuts tensors alike: other numbers of ranges, replicas and pp. */
+static void test_blocks_of_codes(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    static struct change c;
+    int changes = 0;
+    while (changes < sliced(ROUNDS / 4, ROUNDS)) {
+        c = (struct change){.model = random_model(&seed), .types = {DTYPE_BF16, DTYPE_F32, DTYPE_U8}};
+        c.to = random_coded_layout(&seed, c.model, NEW_MAX);
+        c.from = random_coded_layout(&seed, c.model, OLD_MAX);
+        const struct mesh *const x = &c.from->mesh, *const y = &c.to->mesh;
+        if (x->size[AXIS_TP] != y->size[AXIS_TP] || x->ep != y->ep || c.from->canonical != c.to->canonical ||
+            x->world / x->size[AXIS_DP_REPLICATE] > y->world) {
+            close_change(&c);
+            continue;
+        }
+        for (int a = 0; a < c.from->mesh.world; a++)
+            c.holder[a] = -1;
+        for (int r = 0; r < c.to->mesh.world; r++)
+            c.fresh[r] = open_state(c.to, r, c.types, random_below(&seed, 2));
+        place_some(&c, &seed);
+        run_change(&c);
+        for (int r = 0; r < c.to->mesh.world; r++) {
+            if (c.status[r] != TITAN_OK)
+                fail_msg("from %s: rank %d: %s %s", layout_text(c.from), r, titan_status_name(c.status[r]),
+                         c.errors[r].msg);
+            check_fresh(&c, r);
+            assert_int_equal(c.before[r].parameters, c.after[r].parameters);
+            assert_false(c.before[r].copies_differ);
+        }
+        changes++;
+        close_change(&c);
+    }
+}
+
 /* The same mesh, every shard where it was: nothing travels. */
 static void test_in_place(void **state)
 {
@@ -558,10 +616,8 @@ static void test_flipped_bit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_any_mesh_to_any_mesh),
-        longer(test_in_place),
-        longer(test_no_whole_state),
-        longer(test_flipped_bit),
+        longer(test_any_mesh_to_any_mesh), longer(test_blocks_of_codes), longer(test_in_place),
+        longer(test_no_whole_state),       longer(test_flipped_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* state.h: what a rank holds is its part of the initial values; a checkpoint of one mesh is the state of any other, bit
  * for bit; updates get the right memory. TITAN_TEST_SEED repeats a run. */
 #include <limits.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -265,6 +266,122 @@ static void test_checkpoint_of_any_mesh(void **state)
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);
 }
 
+/* --- blocks of codes ---------------------------------------------------------------------------------------------- */
+
+static const struct state_types coded_types = {DTYPE_F32, DTYPE_F32, DTYPE_U8};
+
+/* Values of many sizes, of masters and of kinds of state; squares have no sign. What is no slice is zero. */
+static float *drawn_values(const struct layout *l, int rank, unsigned *seed, struct shard_slice **ret, int *ret_n)
+{
+    float *const host = calloc((size_t)state_snapshot_size(l, rank) + 1, sizeof *host);
+    assert_int_equal(layout_slices(l, rank, host, host + layout_state(l, rank), NULL, NULL, ret, ret_n, NULL),
+                     TITAN_OK);
+    for (int p = 0; p < *ret_n; p++) {
+        const int spec = (*ret)[p].tensor, kind = layout_spec_is_bias(l, spec) ? 0 : l->specs[spec].kind;
+        const bool square = kind > 0 && l->kinds.squares >> (kind - 1) & 1;
+        for (int64_t i = 0; i < (*ret)[p].rows * (*ret)[p].cols; i++) {
+            const float x = (float)(random_below(seed, 2001) - 1000) / (float)(1 << random_below(seed, 20));
+            (*ret)[p].data[i] = square && x < 0 ? -x : x;
+        }
+    }
+    return host;
+}
+
+/* The way out and back: masters are exact, kinds of state near, and their values give the same codes again. The copy
+ * that checkpoints are written from has the same values. */
+static void check_codes(struct train_state *s, unsigned *seed)
+{
+    const struct layout *const l = s->layout;
+    const size_t n = (size_t)state_snapshot_size(l, s->rank), bytes = state_copy_bytes(l, s->rank, s->types);
+    struct shard_slice *slices = NULL;
+    int n_slices;
+    float *const host = drawn_values(l, s->rank, seed, &slices, &n_slices);
+    float *const out = calloc(n + 1, sizeof *out), *const again = calloc(n + 1, sizeof *again);
+    char *const copies[] = {calloc(1, bytes + 1), calloc(1, bytes + 1)};
+
+    assert_int_equal(state_upload(s, host, NULL, NULL), TITAN_OK);
+    assert_int_equal(state_snapshot(s, out, NULL, NULL), TITAN_OK);
+    assert_int_equal(state_copy(s, copies[0], 0, NULL, NULL), TITAN_OK);
+    for (int p = 0; p < n_slices; p++) {
+        enum dtype type;
+        const size_t at = state_copy_place(l, s->rank, s->types, &slices[p], &type);
+        const int64_t size = slices[p].rows * slices[p].cols;
+        const float *const is = out + (slices[p].data - host);
+        if (type != DTYPE_U8) {
+            assert_memory_equal(is, slices[p].data, (size_t)size * sizeof *is);
+            continue;
+        }
+        const bool square = l->kinds.squares >> (l->specs[slices[p].tensor].kind - 1) & 1;
+        const struct moment_block *const blocks = (const void *)(copies[0] + at);
+        for (int64_t i = 0, e = slices[p].at % MOMENT_BLOCK; i < size; i++, e++) {
+            const struct moment_block *const b = &blocks[e / MOMENT_BLOCK];
+            assert_true((const char *)(b + 1) <= copies[0] + bytes);
+            assert_true(is[i] == moment_decode(b->codes[e % MOMENT_BLOCK], b->scale, square));
+            if (fabsf(is[i] - slices[p].data[i]) > 0.08f * fabsf(slices[p].data[i]) + 1e-6f * b->scale &&
+                fabsf(slices[p].data[i]) > 0.1f * b->scale)
+                fail_msg("%s: %g became %g, scale %g", layout_text(l), (double)slices[p].data[i], (double)is[i],
+                         (double)b->scale);
+        }
+    }
+    assert_int_equal(state_upload(s, out, NULL, NULL), TITAN_OK);
+    assert_int_equal(state_snapshot(s, again, NULL, NULL), TITAN_OK);
+    assert_memory_equal(again, out, n * sizeof *out);
+    assert_int_equal(state_copy(s, copies[1], 0, NULL, NULL), TITAN_OK);
+    assert_memory_equal(copies[0], copies[1], bytes);
+    assert_true(copies[0][bytes] == 0 && copies[1][bytes] == 0);
+    free(copies[0]);
+    free(copies[1]);
+    free(again);
+    free(out);
+    free(host);
+    free(slices);
+}
+
+static void test_codes(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    for (int round = 0; round < sliced(8, ROUNDS); round++) {
+        struct model *m = random_model(&seed);
+        struct layout *l = random_coded_layout(&seed, m, WORLD_MAX);
+        for (int rank = 0; rank < l->mesh.world; rank++) {
+            struct train_state *s = open_state(l, rank, coded_types, random_below(&seed, 2));
+            check_codes(s, &seed);
+            close_state(s);
+        }
+        layout_close(l);
+        model_close(m);
+    }
+}
+
+/* A state of several pieces of the staging memory: their ends cut blocks. */
+static void test_cut_blocks(void **state)
+{
+    (void)state;
+    unsigned seed = 5;
+    struct model *m = random_model(&seed);
+    struct layout *l = NULL;
+    struct model_tensor *const t = &m->tensors[0];
+    const struct layout_options o = {.model = m,
+                                     .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1},
+                                     .coded = true,
+                                     .kinds = {.n = 2, .name = {"m", "v"}, .matrices = 3, .rest = 3, .squares = 2}};
+    t->shape[0] = 1001, t->shape[1] = 12 * 400;
+    t->numel = t->shape[0] * t->shape[1];
+    assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
+    for (int rank = 0; rank < 2; rank++) { /* on a device of its own memory, and of the host's */
+        struct train_state *s = NULL;
+        const struct state_options options = {
+            .device = rank ? &memory_device : &apart_device, .layout = l, .types = coded_types};
+        assert_int_equal(state_open(&options, &s, NULL), TITAN_OK);
+        assert_true(state_bytes(s) > STAGING_BYTES + STAGING_BYTES / 2);
+        check_codes(s, &seed);
+        close_state(s);
+    }
+    layout_close(l);
+    model_close(m);
+}
+
 /* --- updates ------------------------------------------------------------------------------------------------------ */
 
 static struct update_piece updated;
@@ -331,8 +448,7 @@ static void test_update(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_init),
-        longer(test_checkpoint_of_any_mesh),
+        longer(test_init),  longer(test_checkpoint_of_any_mesh), longer(test_codes), quick(test_cut_blocks),
         quick(test_update),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -212,6 +212,11 @@ static struct element *flat_buffer(const struct layout *l, int unit, int part)
     return flat;
 }
 
+static int64_t grain_of(const struct layout *l)
+{
+    return l->coded ? MOMENT_BLOCK : MODEL_ALIGN;
+}
+
 static void check_places(const struct layout *l, int unit)
 {
     const struct unit_layout *u = &l->units[unit];
@@ -222,11 +227,12 @@ static void check_places(const struct layout *l, int unit)
         if (l->model->tensors[t].glued)
             assert_int_equal(lt->offset, before->offset + before->rows * before->cols);
         else
-            assert_int_equal(lt->offset % MODEL_ALIGN, 0);
+            assert_int_equal(lt->offset % grain_of(l), 0);
         assert_true(lt->offset + lt->rows * lt->cols <= u->numel);
     }
     assert_int_equal(u->whole % u->block, 0);
-    assert_int_equal(u->shard % (l->canonical ? u->block : MODEL_ALIGN), 0);
+    assert_int_equal(u->shard % (l->canonical ? u->block : grain_of(l)), 0);
+    assert_int_equal(u->shard % grain_of(l), 0);
     assert_true(u->block >= 1 && u->block <= l->block && (mu->kind == UNIT_EXPERTS || u->block == l->block));
     for (int t = mu->first_tensor; t < mu->first_tensor + mu->n_tensors && mu->kind == UNIT_EXPERTS; t++) {
         assert_int_equal(layout_expert_numel(l, t) % u->block, 0); /* an expert's matrix has blocks of its own */
@@ -235,6 +241,27 @@ static void check_places(const struct layout *l, int unit)
     }
     assert_int_equal(u->padded, u->shard * mesh_group_size(&l->mesh, u->group));
     assert_true(u->padded >= u->numel);
+}
+
+/* Each element of a unit is in the blocks of one tensor, which begin with it, and kinds begin with blocks. */
+static void check_blocks(const struct layout *l, int unit)
+{
+    const struct model_unit *mu = &l->model->units[unit];
+    const struct unit_layout *u = &l->units[unit];
+    int64_t covered = 0, elements = 0;
+    for (int t = mu->first_tensor; t < mu->first_tensor + mu->n_tensors; t++) {
+        const struct local_tensor *lt = &l->tensors[t];
+        const int64_t end = layout_blocks_end(l, t);
+        elements += lt->rows * lt->cols;
+        assert_int_equal(end > 0, lt->offset % MOMENT_BLOCK == 0);
+        assert_true(end == 0 || end >= lt->offset + lt->rows * lt->cols);
+        covered += end > 0 ? end - lt->offset : 0;
+        for (int other = mu->first_tensor; other < mu->first_tensor + mu->n_tensors; other++)
+            assert_true(end == 0 || l->tensors[other].offset < end || l->tensors[other].offset % MOMENT_BLOCK != 0 ||
+                        l->tensors[other].offset >= (end + MOMENT_BLOCK - 1) / MOMENT_BLOCK * MOMENT_BLOCK);
+    }
+    assert_int_equal(covered, elements);
+    assert_true(layout_unit_kept(l, unit) % CODED_UNIT == 0 && u->kept % CODED_UNIT == 0);
 }
 
 /* What the boxes of one rank say about each element of its state. */
@@ -309,13 +336,14 @@ static void check_rank(const struct layout *l, int rank)
             }
             const int64_t span = kind == 0 ? ul->shard : ul->span[kind - 1];
             int64_t place = 0;
-            assert_true(span <= ul->shard && span % MODEL_ALIGN == 0);
+            assert_true(span % grain_of(l) == 0);
+            assert_true(span <= ul->shard || (l->coded && kind == l->kinds.n && span < ul->shard + CODED_UNIT));
             for (int64_t i = 0; i < ul->shard; i++) {
                 const struct element *want = &flat[begin + i];
                 const int before = tensor_before(l, u, begin + i);
                 if (kind > 0 && (begin + i >= ul->numel || !(layout_kinds(l, before) >> (kind - 1) & 1))) {
                     assert_true(want->tensor < 0 || spec_of(l, kind, want->tensor) < 0);
-                    place += span == ul->shard; /* all tensors have it: it lies as the masters do */
+                    place += span >= ul->shard; /* all tensors have it: it lies as the masters do */
                     continue;
                 }
                 const int tensor = want->tensor < 0 ? -1 : spec_of(l, kind, want->tensor);
@@ -425,11 +453,13 @@ static void test_random_layouts(void **state)
     unsigned seed = random_seed();
     for (int round = 0; round < ROUNDS; round++) {
         struct model *m = random_model(&seed);
-        struct layout *l = random_layout(&seed, m, WORLD_MAX);
+        struct layout *l = round % 2 ? random_coded_layout(&seed, m, WORLD_MAX) : random_layout(&seed, m, WORLD_MAX);
         check_stages(l);
         for (int u = 0; u < m->n_units; u++) {
             check_places(l, u);
             check_counted(l, u);
+            if (l->coded)
+                check_blocks(l, u);
         }
         for (int rank = 0; rank < l->mesh.world; rank++)
             check_rank(l, rank);
