@@ -184,8 +184,8 @@ __device__ static inline float rule_step(const struct update_factors &a, float g
 
 /* Updates elements i to i + 3. */
 template <bool WHOLE, int RULE, int KEPT, typename W, typename M>
-__device__ static inline void update_four(const struct update_part &p, const struct update_factors &a, float rate,
-                                          size_t i, int64_t left)
+__device__ static inline void update_four(const struct update_part &p, const struct update_factors &a, size_t i,
+                                          int64_t left)
 {
     W *const master = (W *)p.master + i;
     const four<W> w = four_load<WHOLE>(master, left);
@@ -235,15 +235,14 @@ __global__ static void __launch_bounds__(THREADS, 4) /* 64 registers: enough thr
     for (int s = 0; s < KEPT; s++)
         places |= (uintptr_t)p.state[s];
     const bool aligned = (places % 16 | (uintptr_t)p.shadow % 8) == 0;
-    const float rate = p.excess > 1.0f ? quotient(a.lr, p.excess) : a.lr;
     const size_t first = (size_t)(blockIdx.x - p.first_block) * PART_BLOCK;
     const size_t end = first + PART_BLOCK < p.n ? first + PART_BLOCK : p.n;
     for (size_t i = first + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         const int64_t left = (int64_t)(end - i);
         if (aligned && left >= 4)
-            update_four<true, RULE, KEPT, W, M>(p, a, rate, i, left);
+            update_four<true, RULE, KEPT, W, M>(p, a, i, left);
         else
-            update_four<false, RULE, KEPT, W, M>(p, a, rate, i, left);
+            update_four<false, RULE, KEPT, W, M>(p, a, i, left);
     }
 }
 
