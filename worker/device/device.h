@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations fd0123cb3f935c47 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations 726ed9d00d056b2c (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
