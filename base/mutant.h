@@ -42,6 +42,7 @@
     X(FINAL_LEFT, "a job that has ended is cancelled")                                                                 \
     X(DEPARTING_DROPPED, "a resize drops a departing rank before its shard has moved")                                 \
     X(INSTALLED_FREED, "installed state is freed before the barrier")                                                  \
+    X(COMMITS_AT_AGREE, "a step with a direction section counts before all ranks have come to its end")                \
     X(ROLLED_TOO_FAR, "members roll forward to a step that no rank has committed")                                     \
     X(GOES_BACK, "a survivor goes back to the step of the last one")                                                   \
     X(PUBLISHED_ALONE, "a worker publishes a step when it has the sum, though others lack it")                         \

@@ -167,8 +167,9 @@ bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *
         if (!h)
             continue;
         bool behind = h->step + 1 == furthest->step && h == &p->installed && p->prepared;
-        if (h->step != furthest->step && !behind)
-            continue;
+        CHECK_OF(p->job, "I3", h->step == furthest->step || behind,
+                 "worker %llu is at step %llu of epoch %llu and cannot finish step %llu, which another one has made",
+                 LL(p->id), LL(h->step), LL(epoch), LL(furthest->step));
         *ret_rolled |= behind;
         own[h->rank % h->parts] = any[h->rank % h->parts] = true;
         if (h->ward >= 0)

@@ -140,6 +140,7 @@ struct plan {
     int32_t drift_ppm[SIM_NODES + 1];
     struct job specs[SIM_JOBS + 1];
     enum redundancy redundancy[SIM_JOBS + 1];
+    bool directed[SIM_JOBS + 1]; /* its steps have a direction section, and COMMIT commits them */
     usec submit_at[SIM_JOBS + 1];
     enum store_kind store;
     usec backup_at;
@@ -232,6 +233,7 @@ void cluster_close(void);
 #define TOTALS(X)                                                                                               \
     X(inputs) X(events) X(completed) X(failed) X(cancelled) X(from_init) X(from_checkpoint) X(from_memory)      \
     X(source_memory) X(source_replica) X(source_buddy) X(source_checkpoint) X(source_init) X(rolled_forward)              \
+    X(directed) X(left_in_direction) X(directed_forward)                                                        \
     X(recoveries) X(resizes) X(waits) X(coordinator_lives) X(agent_lives) X(sessions) X(epochs) X(steps)        \
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_commands) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
@@ -518,6 +520,7 @@ struct proc {
     uint64_t entered; /* newest epoch */
     struct holding installed, pending;
     bool prepared;                      /* the step after installed.step */
+    bool decided;                       /* that step has passed "agreed", and not "committed" yet */
     bool unpublished;                   /* installed.step: others may not have its sum */
     usec up_last, down_last;            /* its socket keeps the order */
     int64_t contact_ms, epoch_until_ms; /* in its page, for the next agent */

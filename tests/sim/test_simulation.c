@@ -65,6 +65,7 @@ static void test_schedules_get_around(void **state)
     assert_true(t->store_refused > n / 50 && t->quiet_unasked > n / 4);
     assert_true(t->promises > n / 30 && t->leader_epochs > n / 80 && t->datagrams > n && t->fenced_terms > 0);
     assert_true(t->settled > n / 50);
+    assert_true(t->directed > 10 * n && t->left_in_direction > 0);
     for (int k = 0; k < FAULT_KINDS; k++)
         assert_true(t->struck[k] > n / 50);
 }

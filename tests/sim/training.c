@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's training thread: docs/membership.md as a model. Members of an epoch pass barriers together: connect, agree
- * on where the state comes from, seal it, then for each step "prepared" and "agreed". Every member passes a barrier by
- * itself, so one that is killed or revoked between may have passed it or not. Parts have contents, as one number for
- * the whole state. */
+ * on where the state comes from, seal it, then for each step "prepared" and "agreed". A step with a direction section
+ * has three, "reduced", "agreed" and "committed", and is prepared from its coming to the last on. Every member passes a
+ * barrier by itself, so one that is killed or revoked between may have passed it or not. Parts have contents, as one
+ * number for the whole state. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -20,9 +21,20 @@ static struct comm *comm_of(const struct proc *p)
     return p->comm ? &S->comms[p->comm - 1] : NULL;
 }
 
-static bool agrees(int barrier) /* or is it the one before, "prepared" */
+/* Where in a step a barrier is: 0 is the first. */
+static int place_of(const struct comm *c, int barrier)
 {
-    return barrier >= FIRST_STEP && (barrier - FIRST_STEP) % 2 == 1;
+    return barrier < FIRST_STEP ? -1 : (barrier - FIRST_STEP) % (S->plan->directed[c->job] ? 3 : 2);
+}
+
+static bool agrees(const struct comm *c, int barrier)
+{
+    return place_of(c, barrier) == 1;
+}
+
+static bool commits(const struct comm *c, int barrier)
+{
+    return place_of(c, barrier) == (S->plan->directed[c->job] && !MUTANT(COMMITS_AT_AGREE) ? 2 : 1);
 }
 
 static uint64_t steps_of(uint64_t job)
@@ -60,8 +72,9 @@ static void leave(struct proc *p, bool paused)
           paused ? "paused" : "revoked", LL(p->installed.step), LL(p->installed.epoch),
           p->prepared ? ", prepared" : "");
     totals->quiet_unasked += !paused && !member_state(p->member)->in_revoked;
+    totals->left_in_direction += p->decided && !p->prepared;
     p->comm = 0;
-    p->pausing = p->waiting = false;
+    p->pausing = p->waiting = p->decided = false;
     c->out[rank] = true;
     CHECK_OF(p->job, "I3", !p->held || p->installed.epoch || (rank >= c->world && c->installed),
              "worker %llu held the state of job %llu, and nothing when it leaves epoch %llu", LL(p->id), LL(p->job),
@@ -260,6 +273,7 @@ static void decide(struct comm *c)
     totals->source_replica += c->recovery_source == SIM_SOURCE_REPLICA;
     totals->source_buddy += c->recovery_source == SIM_SOURCE_BUDDY;
     totals->rolled_forward += c->rolled_forward;
+    totals->directed_forward += c->rolled_forward && S->plan->directed[c->job];
 }
 
 /* --- barriers ----------------------------------------------------------------------------------------------------- */
@@ -288,9 +302,11 @@ static void on_struck(const struct ev *e)
 static usec strike_at(const struct comm *c, int barrier, int n)
 {
     static const struct handler struck = {"killed at a barrier", on_struck, TARGET_WORLD};
-    uint32_t *armed = agrees(barrier) ? &S->kill_at_agree : barrier == SEAL ? &S->kill_at_seal : NULL;
+    uint32_t *armed = place_of(c, barrier) > 0 ? &S->kill_at_agree : barrier == SEAL ? &S->kill_at_seal : NULL;
     if (!armed || !*armed || n == 1)
         return 0;
+    if (S->plan->directed[c->job] && barrier != SEAL && agrees(c, barrier) != (*armed >> 8 & 1))
+        return 0; /* it is for the other one */
     uint64_t victim = c->workers[*armed % (uint32_t)n];
     *armed = 0;
     (void)at(S->now + between(CHANCE_WORK, 0, 2 * MS), &struck, victim, 0);
@@ -322,8 +338,9 @@ static void try_open(struct comm *c)
         decide(c);
     if (c->over)
         return;
-    if (agrees(barrier)) {
+    if (commits(c, barrier))
         must_agree(c);
+    if (agrees(c, barrier)) {
         c->agreed = c->commands;
         c->commands = 0;
     }
@@ -351,8 +368,10 @@ static void on_arrive(const struct ev *e)
         p->pending.rank = p->rank;
         p->pending.ward = ward_of(c, p->rank);
     }
-    if (agrees(barrier))
+    if (agrees(c, barrier))
         c->commands |= member_commands(p->member);
+    if (place_of(c, barrier) == 2 && commits(c, barrier))
+        p->prepared = true;
     c->arrived[p->rank] = barrier + 1;
     p->actions++;
     p->waiting = true;
@@ -378,9 +397,13 @@ static void work_towards(struct proc *p, int barrier)
         takes = chance(CHANCE_WORK, 80) ? between(CHANCE_WORK, MS, 30 * MS) : between(CHANCE_WORK, 20 * MS, 400 * MS);
         break;
     default:
-        takes = agrees(barrier) || p->pausing ? between(CHANCE_WORK, 50, 500)
-                : S->plan->scale              ? S->plan->pace * between(CHANCE_WORK, 90 * MS, 100 * MS)
-                                              : S->plan->pace * between(CHANCE_WORK, 15 * MS, 60 * MS);
+        if (place_of(comm_of(p), barrier) == 2) { /* the direction section */
+            takes = between(CHANCE_WORK, 50, 5 * MS);
+            break;
+        }
+        takes = place_of(comm_of(p), barrier) > 0 || p->pausing ? between(CHANCE_WORK, 50, 500)
+                : S->plan->scale ? S->plan->pace * between(CHANCE_WORK, 90 * MS, 100 * MS)
+                                 : S->plan->pace * between(CHANCE_WORK, 15 * MS, 60 * MS);
         break;
     }
     p->waiting = false;
@@ -520,9 +543,10 @@ static void commit(struct proc *p, struct comm *c, int barrier)
 {
     p->installed.content = must_commit(p, c);
     p->installed.step++;
-    p->prepared = false;
+    p->prepared = p->decided = false;
     p->unpublished = true;
     totals->steps++;
+    totals->directed += S->plan->directed[c->job];
     if (c->world == 1 || MUTANT(PUBLISHED_ALONE))
         tell(p, c);
     p->pausing = c->agreed & (COMMAND_PAUSE | COMMAND_STOP);
@@ -540,7 +564,7 @@ static void meet(struct proc *p, struct comm *c, int barrier)
         leave(p, true);
         return;
     }
-    p->prepared = true;
+    p->prepared = !S->plan->directed[c->job];
     work_towards(p, barrier + 1);
 }
 
@@ -588,11 +612,12 @@ static void on_pass(const struct ev *e)
     }
     if (barrier == SEAL) {
         seal(p, c);
-    } else if (agrees(barrier)) {
+    } else if (commits(c, barrier)) {
         commit(p, c, barrier);
-    } else if (barrier >= FIRST_STEP) {
+    } else if (place_of(c, barrier) == 0) {
         meet(p, c, barrier);
     } else {
+        p->decided = agrees(c, barrier);
         work_towards(p, barrier + 1);
     }
 }
