@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import FP_BIN, Daemon, Gate, headers_text, paced, tap, until, worker_pids  # noqa: E402
+from titan import FP_BIN, Daemon, Gate, headers_text, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"training.steps": 1000000, "elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 5,
         "checkpoint.keep_latest_k": 3, "numerics.canonical": "true", "training.mixed_precision_param": "float32",
@@ -32,10 +32,10 @@ def losses(d, job):
     return {m["step"]: m["loss"] for m in rows}
 
 
-def losses_survive(optimizer, kills):
+def losses_survive(optimizer, kills, place="train.step"):
     folder = Path(tempfile.mkdtemp(prefix="titan-test-"))
     gate = Gate(folder, FP_BIN / "titan-worker")
-    with Daemon(folder / "state", "--slots", 4, "--worker", gate.program, env=paced(20)[1]) as d:
+    with Daemon(folder / "state", "--slots", 4, "--worker", gate.program, env={"TITAN_FAILPOINTS": f"{place}=sleep:20@1+"}) as d:
         keys = {**KEYS, **optimizer, "training.dataset_path": headers_text(folder / "text")}
         job = d.submit("tiny", keys)
 
@@ -86,6 +86,18 @@ def losses_survive_with_codes():
     losses_survive({"optimizer.state_dtype": "int8"}, 1)
 
 
+def losses_survive_in_the_direction_section():
+    """so they are where workers spend their time between AGREE and COMMIT, and where it is between COMMIT's sum and the update"""
+    losses_survive({"optimizer.name": "StableAdamW", "optimizer.stable_adamw.threshold": 0.5}, 1, "exec.committed")
+
+
+def losses_survive_with_owners():
+    """so they are where owners keep the state of whole matrices"""
+    losses_survive({"optimizer.name": "Muon", "optimizer.lr": 0.01, "optimizer.rest_lr": 3e-3}, 1, "exec.directed")
+    losses_survive({"optimizer.name": "GaLore2", "optimizer.lr": 0.01, "optimizer.rest_lr": 3e-3, "optimizer.galore.interval": 7}, 1,
+                   "exec.committed")
+
+
 def hung_worker_is_not_forgotten_on_cancel():
     """a stopped worker (SIGSTOP) does not keep a cancelled run alive"""
     with Daemon(None, "--slots", 2) as d:
@@ -111,4 +123,5 @@ def crash_loop_ends_the_job():
         assert d.ctl("wait", job).code == 1
 
 
-tap(losses_survive_two_kills, losses_survive_with_two_optimizers, losses_survive_with_codes, hung_worker_is_not_forgotten_on_cancel, crash_loop_ends_the_job)
+tap(losses_survive_two_kills, losses_survive_with_two_optimizers, losses_survive_with_codes, losses_survive_in_the_direction_section,
+    losses_survive_with_owners, hung_worker_is_not_forgotten_on_cancel, crash_loop_ends_the_job)

@@ -114,7 +114,7 @@ def test_checkpoints():
         found, names = kept(at), [t["name"] for t in json.loads((at / "manifest.json").read_text())["tensors"]]
         names = [n for n in names if not n.startswith("optim.")]
         want = {k: [n for n in names if k in (matrices if is_matrix(n) else rest)] for k in {*matrices, *rest}}
-        assert found == want, (optimizer, found, want)
+        assert {k: sorted(x) for k, x in found.items()} == {k: sorted(x) for k, x in want.items()}, (optimizer, found, want)
         again = run(name, 2, optimizer, **{"checkpoint.load_step": SAVED, "checkpoint.load_only": "true"})
         assert again == {s: x for s, x in whole.items() if s > SAVED}, optimizer
 
@@ -179,7 +179,7 @@ def test_refusals():
     assert done.code == 0, done.err[-800:]
     int8 = {"optimizer.state_dtype": "int8"}
     for keys, words in ((int8 | {"optimizer.state_rounding": "stochastic"}, 'optimizer.state_rounding = "stochastic"'),
-                        (int8 | {"optimizer.name": "Muon", "optimizer.rest": "AdamW"}, "not for Muon"),
+                        ({"optimizer.rest": "Muon"}, "matrices of layers alone"), ({"optimizer.name": "GaLore2", "optimizer.galore.rank": 65}, "rank"),
                         ({"optimizer.name": "Lion", "optimizer.state_dtype": "bfloat16", "optimizer.state_rounding": "stochastic"},
                          'optimizer.state_rounding = "stochastic"'),
                         ({"optimizer.rest": "nobody"}, "optimizer.rest"), ({"optimizer.sgd.momentum": 1.5}, "optimizer.sgd.momentum")):

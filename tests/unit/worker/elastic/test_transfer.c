@@ -169,6 +169,13 @@ static void as_codes(const struct layout *l, int rank, float *host)
                 moment_blocks_decode(&b, 1, l->kinds.squares >> k & 1, at);
             }
     }
+    float *at = host + layout_state(l, rank) - layout_owned(l, rank);
+    for (int k = 0; k < l->kinds.n; k++)
+        for (float *const end = at + layout_owned_span(l, rank, k); at < end; at += MOMENT_BLOCK) {
+            struct moment_block b;
+            moment_blocks_encode(&b, 1, l->kinds.squares >> k & 1, at);
+            moment_blocks_decode(&b, 1, l->kinds.squares >> k & 1, at);
+        }
 }
 
 static struct train_state *trained_state(struct layout *l, int rank, struct state_types types, bool offload)
