@@ -6,12 +6,11 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/optimizers.h"
 
-double learning_rate_factor(const struct recipe *recipe, int64_t step)
+/* The factor of lr_scheduler's keys, but for its warm-up and its share of decay. */
+static double scheduled(const struct recipe *recipe, int64_t step, int64_t total, int64_t warmup, double ratio)
 {
-    const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
-    const int64_t warmup = MIN(recipe->lr_scheduler.warmup_steps, total);
-    const double ratio = recipe->lr_scheduler.decay_ratio;
     /* rint() rounds halves to even, as Python does */
     const int64_t wanted = ratio < 0 ? total - warmup : (int64_t)rint((double)total * ratio);
     const int64_t length = MIN(wanted, total - warmup);
@@ -29,6 +28,23 @@ double learning_rate_factor(const struct recipe *recipe, int64_t step)
                          : strcmp(type, "cosine") == 0 ? 0.5 * (1 + cos(M_PI * progress))
                                                        : 1 - progress;
     return floor_factor + (1 - floor_factor) * decay;
+}
+
+double learning_rate_factor(const struct recipe *recipe, int64_t step)
+{
+    const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
+    const bool ranger21 = optimizer_of_matrices(recipe)->whole == WHOLE_RANGER21;
+    const bool warms = ranger21 && recipe->optimizer.ranger21.warmup;
+    const bool exploits = ranger21 && recipe->optimizer.ranger21.explore_exploit;
+    const int64_t warmup = warms ? 0 : MIN(recipe->lr_scheduler.warmup_steps, total);
+    const double at = (double)MIN(step, total), all = (double)total;
+    double factor = scheduled(recipe, step, total, warmup, exploits ? 0 : recipe->lr_scheduler.decay_ratio);
+
+    if (warms)
+        factor = fmin(factor, fmax((1 - recipe->optimizer.beta2) / 2 * at, at / (0.22 * all)));
+    if (exploits)
+        factor = fmin(factor, (all - at + 1) / (0.28 * all));
+    return factor;
 }
 
 double learning_rate_at(const struct recipe *recipe, int64_t step)

@@ -34,15 +34,23 @@ static bool looks_nowhere(const struct recipe *r, const struct optimizer *o, boo
     return o->rule == RULE_SGD && r->optimizer.sgd.nesterov && r->optimizer.sgd.momentum == 0;
 }
 
+static bool rounds_slow_weights(const struct recipe *r, const struct optimizer *o, bool rest)
+{
+    (void)rest;
+    return o->whole == WHOLE_RANGER21 && r->optimizer.ranger21.lookahead && recipe_moment_bytes(r) != 4;
+}
+
 const struct optimizer_conflict optimizer_conflicts[] = {
-    {"SGD, Lion, AdEMAMix, Muon, GaLore2", "optimizer.state_rounding = \"stochastic\"",
+    {"SGD, Lion, AdEMAMix, Muon, GaLore2, Ranger21", "optimizer.state_rounding = \"stochastic\"",
      "the random words are defined for AdamW's two moments: use \"nearest\"", rounds_other_moments},
     {"all", "optimizer.state_rounding = \"stochastic\" without moments in bfloat16",
      "no others are rounded at random: set optimizer.state_dtype = \"bfloat16\"", rounds_nothing},
-    {"Muon, GaLore2", "embedding, head, norms, biases and routers",
+    {"Muon, GaLore2, Ranger21", "embedding, head, norms, biases and routers",
      "it updates matrices of layers alone: name it in optimizer.name", has_no_matrices},
     {"SGD", "optimizer.sgd.nesterov = true without momentum",
      "there is nothing to look ahead by: set optimizer.sgd.momentum", looks_nowhere},
+    {"Ranger21", "optimizer.ranger21.lookahead = true with states in bfloat16 or int8",
+     "the slow weights are a state, and weights lose too much: set lookahead = false", rounds_slow_weights},
 };
 const int optimizer_conflicts_count = (int)ARRAY_SIZE(optimizer_conflicts);
 

@@ -13,7 +13,8 @@
     X("AdEMAMix", RULE_ADEMAMIX, WHOLE_NONE, 0, false, "m", "v", "slow")                                               \
     X("StableAdamW", RULE_ADAMW, WHOLE_NONE, 0, true, "m", "v")                                                        \
     X("Muon", RULE_DIRECTION, WHOLE_MUON, 1, false, "momentum")                                                        \
-    X("GaLore2", RULE_DIRECTION, WHOLE_GALORE, 3, false, "m", "v", "basis")
+    X("GaLore2", RULE_DIRECTION, WHOLE_GALORE, 3, false, "m", "v", "basis")                                            \
+    X("Ranger21", RULE_DIRECTION, WHOLE_RANGER21, 5, false, "m", "v", "previous", "largest", "slow")
 
 #define ROW(name, rule, whole, owned, sums, ...) {name, rule, whole, owned, sums, {__VA_ARGS__}},
 static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
@@ -57,13 +58,16 @@ int optimizer_states(const struct optimizer *o, const struct recipe *r)
         return 0;
     while (n < OPTIMIZER_STATES && o->states[n])
         n++;
+    if (o->whole == WHOLE_RANGER21 && !r->optimizer.ranger21.lookahead)
+        n = r->optimizer.ranger21.momentum ? 4 : 2;
     return n;
 }
 
 /* Is a state a mean of squares? Owners' states have the names of their kind. */
 static bool state_is_square(const struct optimizer *o, int i)
 {
-    return i < o->owned ? strcmp(o->states[i], "v") == 0 : update_state_is_square(o->rule, i - o->owned);
+    return i < o->owned ? strcmp(o->states[i], "v") == 0 || strcmp(o->states[i], "largest") == 0
+                        : update_state_is_square(o->rule, i - o->owned);
 }
 
 /* Adds an optimizer's tensors of state to the kinds. Returns their bits. */

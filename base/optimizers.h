@@ -49,7 +49,8 @@ const struct optimizer *optimizer_find(const char *name);
  * leaves the others to AdamW, unless the recipe names a row. */
 const struct optimizer *optimizer_of_matrices(const struct recipe *r);
 const struct optimizer *optimizer_of_rest(const struct recipe *r);
-/* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none. */
+/* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none, Ranger21 without its
+ * lookahead fewer. */
 int optimizer_states(const struct optimizer *o, const struct recipe *r);
 struct state_kinds optimizer_kinds(const struct recipe *r);
 /* Rows and columns of the state `state` of one matrix (rows, cols) that is updated whole. GaLore's basis has a vector

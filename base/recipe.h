@@ -154,6 +154,10 @@ struct recipe {
             double scale;
             int64_t rank, interval; /* rank 0: a quarter of each matrix's smaller side */
         } galore;
+        struct {
+            bool clip, centralize, normalize, momentum, softplus, stable_decay, norm_loss, lookahead;
+            bool warmup, explore_exploit;
+        } ranger21;
     } optimizer;
     struct {
         int64_t warmup_steps;

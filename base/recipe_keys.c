@@ -308,6 +308,26 @@ const struct setting recipe_keys[] = {
     NESTED(optimizer.galore, scale, REAL, .above_min = true, .max = 1e3, .initial = "0.25",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Factor on the step of GaLore's matrices, besides the rate."),
+    NESTED(optimizer.ranger21, clip, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: a row of the gradient has at most a hundredth of the row of weights' norm."),
+    NESTED(optimizer.ranger21, centralize, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: a row's mean is subtracted from the gradient."),
+    NESTED(optimizer.ranger21, normalize, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: the gradient is divided by a row's standard deviation."),
+    NESTED(optimizer.ranger21, momentum, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: positive-negative momentum, with the largest second moment so far."),
+    NESTED(optimizer.ranger21, softplus, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: softplus of the root of the second moment, which bounds the step."),
+    NESTED(optimizer.ranger21, stable_decay, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: weight_decay is divided by the root of the mean second moment of a matrix."),
+    NESTED(optimizer.ranger21, norm_loss, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: weight_decay draws rows of weights to norm 1, not to 0."),
+    NESTED(optimizer.ranger21, lookahead, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21: every fifth step goes half of the way back to the weights five steps before."),
+    NESTED(optimizer.ranger21, warmup, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21's own warm-up in place of lr_scheduler's: 2 / (1 - beta2) steps, or 22 % of all if that is less."),
+    NESTED(optimizer.ranger21, explore_exploit, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Ranger21's own decay in place of lr_scheduler's: linear, in the last 28 % of all steps."),
 
     KEY(lr_scheduler, warmup_steps, INT, .max = 1e9, .initial = "200", .flags = KEY_NUMBERS, .doc =
         "Steps of linear warm-up; cut to the schedule's when larger."),

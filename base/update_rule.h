@@ -10,8 +10,13 @@ enum update_rule { RULE_ADAMW, RULE_SGD, RULE_LION, RULE_ADEMAMIX, RULE_DIRECTIO
 
 #define UPDATE_STATES 3 /* most tensors of state of a rule */
 
+#ifdef __CUDACC__
+#define UPDATE_RULE_INLINE __host__ __device__ static inline
+#else
+#define UPDATE_RULE_INLINE static inline
+#endif
 /* Is state i of a rule a mean of squares? Others have a sign. */
-static inline bool update_state_is_square(enum update_rule rule, int i)
+UPDATE_RULE_INLINE bool update_state_is_square(enum update_rule rule, int i)
 {
     return i == 1 && (rule == RULE_ADAMW || rule == RULE_ADEMAMIX);
 }

@@ -7,7 +7,7 @@
 Each case has keys of a recipe, a matrix, the gradients of five steps, the directions of the first and the last one, and the matrix behind
 the last, in fp64. Muon is its authors' iteration (kellerjordan.github.io/posts/muon) with the step of arXiv:2502.16982; torch.optim.Muon
 has to come to the same matrices with this iteration in the place of its own, and its own, in bfloat16, near to it. GaLore is Algorithm 2
-of arXiv:2403.03507 with a basis that is given; of a basis that it makes, the file has what the exact decomposition keeps of a gradient."""
+of arXiv:2403.03507 with a basis that is given; of a basis that it makes, the file has what the exact decomposition keeps of a gradient. Ranger21 is arXiv:2106.13731 by matrix and row."""
 import json
 from pathlib import Path
 
@@ -36,6 +36,15 @@ GALORE = {
     "GaLore, left": ((10, 18), {"galore.rank": 4, "galore.scale": 1.0}),
     "GaLore, a quarter": ((16, 16), {"beta2": 0.99}),
     "GaLore, one vector": ((9, 8), {"galore.rank": 1}),
+}
+COMPONENTS = ("clip", "centralize", "normalize", "momentum", "softplus", "stable_decay", "norm_loss", "lookahead")
+RANGER21 = {
+    "Ranger21": ((10, 14), {}),
+    "Ranger21, two columns": ((9, 2), {}),
+    "Ranger21 without components": ((10, 14), {f"ranger21.{c}": False for c in COMPONENTS}),
+    **{f"Ranger21, {one} alone": ((10, 14), {f"ranger21.{c}": False for c in COMPONENTS if c != one}) for one in COMPONENTS},
+    "Ranger21 without lookahead": ((14, 10), {"ranger21.lookahead": False}),
+    "Ranger21, decays and lookahead": ((14, 10), {f"ranger21.{c}": False for c in COMPONENTS[:5]}),
 }
 FIRST = 3  # number of the first step of GaLore's cases: no new basis is due
 DECOMPOSED = (("tall", (60, 40), 10, 0.8), ("wide", (40, 60), 10, 0.8), ("square", (48, 48), 12, 0.9), ("one is left out", (30, 12), 11, 0.95),
@@ -76,6 +85,46 @@ def galore(keys, w, gradients, basis):
         yield keys.get("galore.scale", 0.25) * (n @ basis if right else basis.T @ n)
 
 
+def ranger21(keys, w, gradients):
+    """The directions of each step."""
+    clip, centralize, normalize, momentum, softplus, stable, norm_loss, lookahead = (keys.get(f"ranger21.{c}", True) for c in COMPONENTS)
+    b0, b1, b2, eps = 0.9, keys.get("beta1", 0.9), keys.get("beta2", 0.95), 1e-8
+    rows = lambda x: np.sqrt((x * x).sum(1, keepdims=True))
+    m = previous = v = largest = np.zeros_like(w)
+    slow = w
+    for t, g in enumerate(gradients, 1):
+        if clip:
+            most = 0.01 * np.maximum(rows(w), 1e-3)
+            g = np.where(rows(g) > most, g * most / np.maximum(rows(g), 1e-6), g)
+        if centralize:
+            g = g - g.mean(1, keepdims=True)
+        if normalize and g.shape[1] > 2:
+            g = g / (g.std(1, keepdims=True) + 1e-8)
+        v = b2 * v + (1 - b2) * g * g
+        second = largest = np.maximum(largest, v)
+        if momentum:
+            m, previous = b1 * b1 * previous + (1 - b1 * b1) * g, m
+            numerator = ((1 + b0) * m - b0 * previous) / np.hypot(1 + b0, b0)
+        else:
+            m, second = b1 * m + (1 - b1) * g, v
+            numerator = m
+        below = np.sqrt(second / (1 - b2 ** t)) + eps
+        if softplus:
+            below = np.where(50 * below > 20, below, np.log1p(np.exp(50 * np.minimum(below, 1))) / 50)
+        d = numerator / (1 - b1 ** t) / below
+        if stable or norm_loss or lookahead:
+            d = d + DECAY * (1 / np.sqrt((second / (1 - b2 ** t)).mean()) if stable else 1) * (1 - 1 / (rows(w) + 1e-8) if norm_loss else 1) * w
+        else:
+            d = d + DECAY * w
+        new = w - LR * d
+        if lookahead and t % 5 == 0:
+            new = 0.5 * slow + 0.5 * new
+            slow = new
+        decay = 0 if stable or norm_loss or lookahead else DECAY
+        yield (w - new) / LR - decay * w
+        w = new
+
+
 def decomposed(name, shape, rank, decay, rng):
     """A gradient with falling singular values, and the share of its energy in the largest of them."""
     u, v = (np.linalg.qr(rng.standard_normal((n, min(shape))))[0] for n in shape)
@@ -114,6 +163,7 @@ def numbers(x):
 def case(name, keys, shape, rng, rule):
     more = {}
     w, gradients = np.rint(UNIT * rng.standard_normal(shape)), np.rint(UNIT * rng.standard_normal((STEPS, *shape)))
+    w = np.where(w == 0, 1, w)  # Ranger21's slow weights of 0 stand for none
     basis = ()
     if rule is galore:
         small = min(shape)
@@ -122,8 +172,11 @@ def case(name, keys, shape, rng, rule):
         more = {"first": FIRST, "basis": numbers(basis[0])}
     made = list(rule(keys, w / UNIT, gradients / UNIT, *basis))
     after = w / UNIT
+    decay = DECAY
+    if rule is ranger21 and any(keys.get(f"ranger21.{c}", True) for c in COMPONENTS[5:]):
+        decay = 0  # it is in the direction
     for d in made:
-        after = after - LR * (d + DECAY * after)
+        after = after - LR * (d + decay * after)
     if rule is muon and not keys.get("muon.per_head"):
         against_torch(keys, w / UNIT, gradients / UNIT, after)
     return {"case": name, "keys": [f"optimizer.{k}={json.dumps(v).strip(chr(34))}" for k, v in keys.items() if k != "heads"],
@@ -136,6 +189,7 @@ def main():
     rng = np.random.default_rng(20261130)
     cases = [case(name, {"name": "Muon", **keys}, shape, rng, muon) for name, (shape, keys) in MUON.items()]
     cases += [case(name, {"name": "GaLore2", **keys}, shape, rng, galore) for name, (shape, keys) in GALORE.items()]
+    cases += [case(name, {"name": "Ranger21", **keys}, shape, rng, ranger21) for name, (shape, keys) in RANGER21.items()]
     file = {"made_by": "tests/golden/directions_reference.py", "torch": torch.__version__, "lr": LR, "weight_decay": DECAY,
             "unit": UNIT, "cases": cases, "decomposed": [decomposed(*of, rng) for of in DECOMPOSED]}
     Path(__file__).with_name("directions.json").write_text(json.dumps(file).replace('{"case"', '\n {"case"') + "\n")

@@ -113,9 +113,10 @@ static void matrix_step(struct matrix *m, uint64_t number, const float *gradient
     at.number = number;
     const struct update update = update_of_recipe(&m->recipe, &at);
     const struct update_args *const a = &update.args[PARAMS_MATRICES];
-    const struct whole_step step = {&m->recipe, number, a->grad_scale, m->dt, a->moment};
+    struct whole_step step = update.whole;
     const struct update_piece piece = {.master = m->weights, .grad = m->of.values, .n = (size_t)m->n};
     assert_int_equal(a->rule, RULE_DIRECTION);
+    step.dt = m->dt;
     move(m, m->of.values, gradient, m->n);
     must(whole_direction(&step, &m->of, m->work, m->d->ops, m->s), &err);
     if (direction)
@@ -226,7 +227,7 @@ static void check_references(enum dtype dt, double limit)
         print_message("# %s: %.1e, behind five steps %.1e\n", json_string(c, "case", ""), off.direction, off.after);
         assert_true(off.direction < limit && off.after < limit);
     }
-    assert_true(cases >= 14);
+    assert_true(cases >= 25);
     device_close(&device);
     json_free(file);
 }
@@ -401,11 +402,28 @@ static void test_adamw(void **state)
                                        NULL};
     static const char *const bf16[] = {"optimizer.name=GaLore2", "optimizer.galore.rank=46", "optimizer.galore.scale=1",
                                        "optimizer.state_dtype=bfloat16", NULL};
+#define OFF(component) "optimizer.ranger21." component "=false"
+    static const char *const off[] = {"optimizer.name=Ranger21",
+                                      OFF("clip"),
+                                      OFF("centralize"),
+                                      OFF("normalize"),
+                                      OFF("momentum"),
+                                      OFF("softplus"),
+                                      OFF("stable_decay"),
+                                      OFF("norm_loss"),
+                                      OFF("lookahead"),
+                                      NULL,
+                                      NULL};
+    const char *off_bf16[ARRAY_SIZE(off)];
 
     (void)state;
     check_adamw(full, 70, 46);
     check_adamw(full, 46, 70);
     check_adamw(bf16, 70, 46);
+    check_adamw(off, 46, 70);
+    memcpy(off_bf16, off, sizeof off);
+    off_bf16[ARRAY_SIZE(off) - 2] = "optimizer.state_dtype=bfloat16";
+    check_adamw(off_bf16, 46, 70);
 }
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */
@@ -445,7 +463,8 @@ static void test_threads(void **state)
 {
     static const char *const runs[][4] = {{"optimizer.name=Muon"},
                                           {"optimizer.name=Muon", "optimizer.muon.per_head=true"},
-                                          {"optimizer.name=GaLore2", "optimizer.galore.rank=240"}};
+                                          {"optimizer.name=GaLore2", "optimizer.galore.rank=240"},
+                                          {"optimizer.name=Ranger21"}};
     enum { ROWS = 400, COLS = 288, MOST = 8 * ROWS * COLS };
 
     (void)state;

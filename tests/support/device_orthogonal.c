@@ -131,6 +131,124 @@ static void jacobi_case(struct checker *c, int64_t rows, int64_t cols, int64_t k
     sweep(c);
 }
 
+/* --- Ranger21 ----------------------------------------------------------------------------------------------------- */
+
+static double norm_of(const double *row, int64_t n)
+{
+    return sqrt(dot_of(row, row, n));
+}
+
+/* One row is large, one small, one zero. */
+static void row_gradient_case(struct checker *c, int64_t rows, int64_t cols, int parts)
+{
+    struct tensor g = noise(c, rows * cols, DTYPE_F32, 10.0), w = noise(c, rows * cols, DTYPE_F32, 1.0);
+    double *const want = values(c, rows * cols);
+    const bool clip = parts & 1, centralize = parts & 2, normalize = parts & 4;
+
+    for (int64_t i = 0; i < rows * cols; i++)
+        g.x[i] *= i / cols == 1 ? 1e-4 : i / cols == 2 ? 0 : 1;
+    upload(c, &g);
+    for (int64_t i = 0; i < rows; i++) {
+        double *const row = want + i * cols, mean = 0, spread = 0;
+        for (int64_t k = 0; k < cols; k++)
+            row[k] = 0.25 * g.x[i * cols + k];
+        const double norm = norm_of(row, cols), most = 1e-2 * fmax(norm_of(w.x + i * cols, cols), 1e-3);
+        for (int64_t k = 0; k < cols; k++) {
+            row[k] *= clip && norm > most ? most / fmax(norm, 1e-6) : 1;
+            mean += row[k] / (double)cols;
+        }
+        for (int64_t k = 0; k < cols; k++)
+            spread += (row[k] - mean) * (row[k] - mean) / (double)cols;
+        for (int64_t k = 0; k < cols; k++)
+            row[k] = (row[k] - (centralize ? mean : 0)) / (normalize && cols > 2 ? sqrt(spread) + 1e-8 : 1);
+    }
+    need(c,
+         c->ops->row_gradient(c->s,
+                              ARGS(row_gradient, .g = g.p, .w = clip ? w.p : NULL, .rows = rows, .cols = cols,
+                                   .scale = 0.25f, .clip = clip, .centralize = centralize, .normalize = normalize)),
+         "row_gradient");
+    bool ok = true;
+    const double *const got = download(c, &g);
+    for (int64_t i = 0; i < rows; i++)
+        ok = near(c, got + i * cols, want + i * cols, cols, limit_of(DTYPE_F32), "row") && ok;
+    result(c, ok, "gradient's rows %lldx%lld,%s%s%s", (long long)rows, (long long)cols, clip ? " clip" : "",
+           centralize ? " centralize" : "", normalize ? " normalize" : "");
+    sweep(c);
+}
+
+static void moments_case(struct checker *c, int64_t n, bool momentum, bool softplus)
+{
+    struct tensor g = noise(c, n, DTYPE_F32, 1.0), m = noise(c, n, DTYPE_F32, 0.1), v = noise(c, n, DTYPE_F32, 0.1);
+    struct tensor previous = noise(c, n, DTYPE_F32, 0.1), largest = noise(c, n, DTYPE_F32, 0.1);
+    struct tensor out = empty(c, n, DTYPE_F32);
+    double *want[5];
+
+    for (int i = 0; i < 5; i++)
+        want[i] = values(c, n);
+    for (int64_t i = 0; i < n; i++) {
+        v.x[i] = fabs(v.x[i]) * (i % 3 ? 1 : 1e-6); /* on both sides of softplus' bound */
+        largest.x[i] = fabs(largest.x[i]) * (i % 3 ? 1 : 1e-6);
+        g.x[i] *= i % 3 ? 1 : 1e-3;
+    }
+    upload(c, &v), upload(c, &largest), upload(c, &g);
+    for (int64_t i = 0; i < n; i++) {
+        const double b = momentum ? 0.81 : 0.9, x = 0.5 * g.x[i];
+        const double now = b * (momentum ? previous.x[i] : m.x[i]) + (1 - b) * x;
+        want[1][i] = now;
+        want[2][i] = 0.95 * v.x[i] + 0.05 * x * x;
+        want[3][i] = momentum ? m.x[i] : previous.x[i];
+        want[4][i] = momentum ? fmax(largest.x[i], want[2][i]) : largest.x[i];
+        double below = sqrt(want[momentum ? 4 : 2][i] / 0.3) + 1e-8;
+        below = softplus && below * 50 <= 20 ? log1p(exp(50 * below)) / 50 : below;
+        want[0][i] = (momentum ? (1.9 * now - 0.9 * m.x[i]) / hypot(1.9, 0.9) : now) / 0.2 / below;
+    }
+    need(c,
+         c->ops->moments(c->s, ARGS(moments, .out = out.p, .m = m.p, .v = v.p, .previous = momentum ? previous.p : NULL,
+                                    .largest = momentum ? largest.p : NULL, .g = g.p, .scale = 0.5f, .beta0 = 0.9f,
+                                    .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .bias1 = 0.2f, .bias2 = 0.3f,
+                                    .softplus = softplus, .n = (size_t)n)),
+         "moments");
+    bool ok = near(c, download(c, &out), want[0], n, 1e-11, "direction");
+    ok = near(c, download(c, &m), want[1], n, 1e-12, "m") && ok;
+    ok = near(c, download(c, &v), want[2], n, 1e-12, "v") && ok;
+    ok = near(c, download(c, &previous), want[3], n, 1e-12, "m before") && ok;
+    ok = near(c, download(c, &largest), want[4], n, 1e-12, "largest v") && ok;
+    result(c, ok, "moments of %lld%s%s", (long long)n, momentum ? ", positive-negative" : "",
+           softplus ? ", softplus" : "");
+    sweep(c);
+}
+
+static void row_decay_case(struct checker *c, int64_t rows, int64_t cols, int parts)
+{
+    struct tensor d = noise(c, rows * cols, DTYPE_F32, 1.0), w = noise(c, rows * cols, DTYPE_F32, 1.0);
+    struct tensor slow = noise(c, rows * cols, DTYPE_F32, 1.0), sum = empty(c, 1, DTYPE_F64);
+    double *const want = values(c, rows * cols);
+    const bool stable = parts & 1, norm_loss = parts & 2, looks = parts & 4;
+
+    sum.x[0] = parts & 8 ? 0 : 40;
+    upload(c, &sum);
+    for (int64_t k = 0; k < cols; k++)
+        w.x[k] = 0;
+    slow.x[rows * cols - 1] = 0;
+    upload(c, &w), upload(c, &slow);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const double all = !stable ? 1 : parts & 8 ? 0 : 1 / sqrt(40 * 0.01);
+        const double row = norm_loss ? 1 - 1 / (norm_of(w.x + i / cols * cols, cols) + 1e-8) : 1;
+        want[i] = d.x[i] + 0.1 * all * row * w.x[i];
+        if (looks && slow.x[i] != 0)
+            want[i] = 0.5 * (w.x[i] - slow.x[i]) / 0.125 + 0.5 * want[i];
+    }
+    need(c,
+         c->ops->row_decay(c->s, ARGS(row_decay, .d = d.p, .w = w.p, .slow = looks ? slow.p : NULL,
+                                      .sum = stable ? sum.p : NULL, .rows = rows, .cols = cols, .decay = 0.1f,
+                                      .mean = 0.01f, .kept = 0.5f, .lr = 0.125f, .norm_loss = norm_loss)),
+         "row_decay");
+    result(c, near(c, download(c, &d), want, rows * cols, limit_of(DTYPE_F32), "direction"),
+           "decay of rows %lldx%lld,%s%s%s%s", (long long)rows, (long long)cols, stable ? " stable" : "",
+           parts & 8 ? " of 0" : "", norm_loss ? " norm loss" : "", looks ? " lookahead" : "");
+    sweep(c);
+}
+
 void device_orthogonal_check(struct checker *c)
 {
     for (int i = 0; i < 2; i++) {
@@ -150,4 +268,14 @@ void device_orthogonal_check(struct checker *c)
         orthonormal_case(c, shapes[i].rows, shapes[i].cols, shapes[i].decay, shapes[i].zeros);
         jacobi_case(c, shapes[i].rows, shapes[i].cols, shapes[i].kept, shapes[i].decay, shapes[i].zeros);
     }
+    for (int parts = 0; parts < 8; parts++) {
+        row_gradient_case(c, 5, 33, parts);
+        row_decay_case(c, 5, 33, parts);
+    }
+    row_gradient_case(c, 3, 2, 7);
+    row_gradient_case(c, 300, 1000, 7);
+    row_decay_case(c, 3, 7, 9);
+    row_decay_case(c, 300, 1000, 7);
+    for (int i = 0; i < 4; i++)
+        moments_case(c, i == 0 ? 20001 : 1003, i & 1, i & 2);
 }

@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations 726ed9d00d056b2c (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations e8b97e5c3ec0bfea (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -370,6 +370,9 @@ struct device_ops {
     titan_status (*polynomial)(struct stream *s, const struct polynomial_args *a);
     titan_status (*orthonormal)(struct stream *s, const struct orthonormal_args *a);
     titan_status (*jacobi)(struct stream *s, const struct jacobi_args *a);
+    titan_status (*row_gradient)(struct stream *s, const struct row_gradient_args *a);
+    titan_status (*moments)(struct stream *s, const struct moments_args *a);
+    titan_status (*row_decay)(struct stream *s, const struct row_decay_args *a);
 
     /* --- initial values ------------------------------------------------------------------------------------------ */
     titan_status (*weights)(struct stream *s, const struct weights_args *a);
@@ -399,8 +402,8 @@ struct device_ops {
                            const struct update_args *args);
     /* Blocks of codes (base/moment_codes.h) from values (n) fp32, or values from blocks. n is a multiple of
      * MOMENT_BLOCK. square: the codes have no sign. */
-    titan_status (*moments_encode)(struct stream *s, void *blocks, const float *values, size_t n, bool square);
-    titan_status (*moments_decode)(struct stream *s, float *values, const void *blocks, size_t n, bool square);
+    titan_status (*encode_moments)(struct stream *s, void *blocks, const float *values, size_t n, bool square);
+    titan_status (*decode_moments)(struct stream *s, float *values, const void *blocks, size_t n, bool square);
     /* Adds to *sum (device, fp64) over n elements g^2 / max(v', eps^2, 2^-126), with g as above and v' = (b2 v + (1-b2)
      * g^2) / bias2 (StableAdamW's bound, Wortsman et al. 2023, arXiv:2304.13013). Each term is rounded to a multiple of
      * 2^-16. So sums below 2^37 are exact, and do not depend on their order. v (n) has the state's type. */
@@ -429,7 +432,7 @@ struct device_ops {
     X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) \
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(weights) X(update) X(moments_encode) X(moments_decode) X(update_sum) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(row_gradient) X(moments) X(row_decay) X(weights) X(update) X(encode_moments) X(decode_moments) X(update_sum) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

@@ -463,6 +463,51 @@ static inline size_t jacobi_work_bytes(int64_t rows)
     return JACOBI_SWEEPS * sizeof(double) + (size_t)rows * sizeof(double);
 }
 
+/* Ranger21's parts (Wright and Demeure 2021, arXiv:2106.13731); all fp32 and dense. Sums over rows are fp64.
+ * row_gradient, for each row of g (rows,cols) and of the weights w, in this order:
+ *     g = scale g
+ *     clip: where |g| > most = ROW_CLIP max(|w|, ROW_CLIP_LEAST), g = g most / max(|g|, 1e-6)
+ *     centralize: g = g - mean g
+ *     normalize, if there are more than two columns: g = g / (sqrt(mean of (g - mean g)^2) + 1e-8)
+ * w is read only for clip. */
+#define ROW_CLIP 1e-2
+#define ROW_CLIP_LEAST 1e-3
+struct row_gradient_args {
+    float *g;
+    const float *w;
+    int64_t rows, cols;
+    float scale;
+    bool clip, centralize, normalize;
+};
+
+/* moments: out (n) = a / D, of the gradient g' = scale g. m and v are the moments, v = beta2 v + (1 - beta2) g'^2.
+ *     previous NULL: m = beta1 m + (1 - beta1) g', a = m / bias1
+ *     else: p = beta1^2 previous + (1 - beta1^2) g', a = ((1 + beta0) p - beta0 m) / sqrt((1 + beta0)^2 + beta0^2) /
+ * bias1, previous = m, m = p: positive-negative momentum (Xie et al. 2021, arXiv:2103.17182) largest NULL: D = sqrt(v /
+ * bias2) + eps; else largest = max(largest, v) takes the place of v softplus: D = ln(1 + e^(MOMENTS_SOFTPLUS D)) /
+ * MOMENTS_SOFTPLUS; D stays where the power is above 20 */
+#define MOMENTS_SOFTPLUS 50
+struct moments_args {
+    float *out, *m, *v, *previous, *largest;
+    const float *g;
+    float scale, beta0, beta1, beta2, eps, bias1, bias2;
+    bool softplus;
+    size_t n;
+};
+
+/* row_decay: d (rows,cols) = d + decay f w, with f = f_all f_row. sum (device, fp64) NULL: f_all = 1; else f_all = 1 /
+ * sqrt(*sum mean), or 0 if *sum is 0. norm_loss: f_row = 1 - 1 / (|row of w| + 1e-8), otherwise 1.
+ * slow (rows,cols) not NULL: then d = kept (w - slow) / lr + (1 - kept) d, so that w - lr d is kept slow + (1 - kept)
+ * of what it was. Elements of slow that are 0 count as w: there is no slow weight yet. */
+struct row_decay_args {
+    float *d;
+    const float *w, *slow;
+    const double *sum;
+    int64_t rows, cols;
+    float decay, mean, kept, lr;
+    bool norm_loss;
+};
+
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 
 struct rng_weights; /* base/rng.h */

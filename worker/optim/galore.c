@@ -11,7 +11,6 @@
  * The singular vectors are those of a randomised decomposition (Halko, Martinsson and Tropp 2011, arXiv:0909.4061): of
  * a sample of the space of G's small side, turned twice towards the largest singular values. All products are in fp32.
  */
-#include <math.h>
 #include <stdio.h>
 
 #include "base/cleanup.h"
@@ -24,7 +23,7 @@
  */
 #define SHIFT 1e-7f
 
-enum { STATE_M, STATE_V, STATE_BASIS };
+enum { STATE_BASIS = 2 }; /* behind m and v */
 
 struct shape {
     int64_t rows, cols, small, large, rank, sampled;
@@ -164,30 +163,6 @@ static titan_status decompose(const struct whole_step *step, const struct whole_
                                .rows = z->sampled, .cols = z->large, .ycols = z->small, .kept = z->rank));
 }
 
-/* The device's AdamW with rate -scale, on zeros, makes scale N of `gradient`, and the moments. */
-static titan_status adamw(const struct whole_step *step, const struct whole_matrix *m, const float *gradient,
-                          float *inner, size_t n, const struct device_ops *ops, struct stream *s)
-{
-    const struct recipe *const r = step->recipe;
-    const struct update_args args = {.rule = RULE_ADAMW,
-                                     .lr = (float)-r->optimizer.galore.scale,
-                                     .beta1 = (float)r->optimizer.beta1,
-                                     .beta2 = (float)r->optimizer.beta2,
-                                     .eps = (float)r->optimizer.eps,
-                                     .grad_scale = step->grad_scale,
-                                     .bias1 = (float)(1 - pow(r->optimizer.beta1, (double)step->number)),
-                                     .bias2 = (float)(1 - pow(r->optimizer.beta2, (double)step->number)),
-                                     .master = DTYPE_F32,
-                                     .moment = DTYPE_F32};
-    const struct update_piece piece = {
-        .master = inner, .state = {m->next[STATE_M], m->next[STATE_V]}, .grad = gradient, .n = n};
-
-    for (int i = STATE_M; i <= STATE_V; i++)
-        TRY(ops->cast(s, m->next[i], DTYPE_F32, m->state[i], step->moment, n));
-    TRY(ops->zero(s, inner, n * sizeof *inner));
-    return ops->update(s, &piece, 1, &args);
-}
-
 /* Does the matrix get a new basis in this step? */
 static bool is_due(const struct whole_step *step, const struct whole_matrix *m)
 {
@@ -201,16 +176,19 @@ static titan_status galore_direction(const struct whole_step *step, const struct
 {
     const struct shape z = shape_of(step->recipe, m->rows, m->cols);
     const size_t moments = (size_t)(z.large * z.rank);
+    const float scale = (float)step->recipe->optimizer.galore.scale;
     float *const basis = m->next[STATE_BASIS];
     struct scratch from = {.base = work};
     const struct galore_work w = take_work(&from, &z);
+    const struct whole_gradient projected = {w.projected, moments, step->grad_scale, scale};
 
     if (is_full(&z) || !is_due(step, m))
         TRY(ops->cast(s, basis, DTYPE_F32, m->state[STATE_BASIS], step->moment, (size_t)(z.rank * z.small)));
     else
         TRY(decompose(step, m, &z, &w, basis, ops, s));
     if (is_full(&z)) {
-        TRY(adamw(step, m, m->values, w.inner, moments, ops, s));
+        TRY(whole_adamw(step, m, &(struct whole_gradient){m->values, moments, step->grad_scale, scale}, w.inner, ops,
+                        s));
         return ops->copy(s, m->values, w.inner, moments * sizeof *w.inner);
     }
     if (z.right) {
@@ -218,13 +196,13 @@ static titan_status galore_direction(const struct whole_step *step, const struct
             (struct product){
                 .c = w.projected, .a = m->values, .b = basis, .tb = true, .m = z.rows, .n = z.rank, .k = z.cols},
             ops, s));
-        TRY(adamw(step, m, w.projected, w.inner, moments, ops, s));
+        TRY(whole_adamw(step, m, &projected, w.inner, ops, s));
         return multiply(
             (struct product){.c = m->values, .a = w.inner, .b = basis, .m = z.rows, .n = z.cols, .k = z.rank}, ops, s);
     }
     TRY(multiply((struct product){.c = w.projected, .a = basis, .b = m->values, .m = z.rank, .n = z.cols, .k = z.rows},
                  ops, s));
-    TRY(adamw(step, m, w.projected, w.inner, moments, ops, s));
+    TRY(whole_adamw(step, m, &projected, w.inner, ops, s));
     return multiply(
         (struct product){.c = m->values, .a = basis, .b = w.inner, .ta = true, .m = z.rows, .n = z.cols, .k = z.rank},
         ops, s);

@@ -54,6 +54,8 @@ static struct update_args group_args(const struct recipe *r, int group, const st
 
     if (o->rule == RULE_ADEMAMIX)
         warm_slow_mean(r, step->number, &a);
+    if (o->rule == RULE_DIRECTION && whole_decays(r))
+        a.weight_decay = 0;
     return a;
 }
 
@@ -80,6 +82,7 @@ struct update update_of_recipe(const struct recipe *recipe, const struct update_
     u.whole = (struct whole_step){.recipe = recipe,
                                   .number = step->number,
                                   .grad_scale = (float)(step->clip / step->tokens),
+                                  .lr = u.args[PARAMS_MATRICES].lr,
                                   .moment = types.moment};
     u.alike = of[0] == of[1] && u.args[0].lr == u.args[1].lr && u.args[0].weight_decay == u.args[1].weight_decay;
     return u;
@@ -273,7 +276,7 @@ titan_status update_keep_owned(const struct layout *layout, int rank, enum dtype
         return ops->cast(s, state, moment, next, DTYPE_F32, n);
     for (int k = 0; k < layout->kinds.n; k++) {
         const int64_t span = layout_owned_span(layout, rank, k);
-        TRY(ops->moments_encode(s, to, next, (size_t)span, layout->kinds.squares >> k & 1));
+        TRY(ops->encode_moments(s, to, next, (size_t)span, layout->kinds.squares >> k & 1));
         to += moment_bytes(moment, span);
         next += span;
     }
@@ -288,7 +291,7 @@ titan_status update_read_owned(const struct layout *layout, int rank, enum dtype
     titan_assert(moment == DTYPE_U8);
     for (int k = 0; k < layout->kinds.n; k++) {
         const int64_t span = layout_owned_span(layout, rank, k);
-        TRY(ops->moments_decode(s, values, from, (size_t)span, layout->kinds.squares >> k & 1));
+        TRY(ops->decode_moments(s, values, from, (size_t)span, layout->kinds.squares >> k & 1));
         from += moment_bytes(moment, span);
         values += span;
     }

@@ -8,7 +8,7 @@
 static const struct whole_method_calls *calls_of(const struct recipe *r)
 {
     static const struct whole_method_calls *const methods[] = {
-        [WHOLE_MUON] = &muon_calls, [WHOLE_GALORE] = &galore_calls};
+        [WHOLE_MUON] = &muon_calls, [WHOLE_GALORE] = &galore_calls, [WHOLE_RANGER21] = &ranger21_calls};
     const enum whole_method method = optimizer_of_matrices(r)->whole;
 
     titan_assert(method < ARRAY_SIZE(methods) && methods[method]);
@@ -18,6 +18,11 @@ static const struct whole_method_calls *calls_of(const struct recipe *r)
 bool whole_reads_weights(const struct recipe *r)
 {
     return optimizer_of_matrices(r)->whole == WHOLE_RANGER21;
+}
+
+bool whole_decays(const struct recipe *r)
+{
+    return optimizer_of_matrices(r)->whole == WHOLE_RANGER21 && ranger21_decays(r);
 }
 
 double whole_flops(const struct recipe *r, int64_t rows, int64_t cols, int64_t heads)

@@ -6,8 +6,8 @@
  * decay w) of every element, on the ranks that have it. In the direction section nothing but scratch memory changes. So
  * the owner writes the state after the step to `next`. It becomes the state behind the commit point.
  *
- * The direction depends on nothing but the gradient, the state, the recipe and the step's number: it has the same bits
- * on every mesh, and with any number of threads. */
+ * The direction depends on nothing but the gradient, the state, the recipe, the step's number, and with Ranger21 the
+ * masters: it has the same bits on every mesh, and with any number of threads. */
 #ifndef TITAN_WORKER_OPTIM_WHOLE_MATRIX_H
 #define TITAN_WORKER_OPTIM_WHOLE_MATRIX_H
 
@@ -20,6 +20,7 @@ struct whole_step {
     const struct recipe *recipe; /* borrowed */
     uint64_t number;             /* of updates so far, this one included, from 1 */
     float grad_scale;            /* the summed gradient is multiplied by this first: clip factor / tokens */
+    float lr;                    /* of matrices */
     enum dtype dt;               /* compute type: that of Muon's products */
     enum dtype moment;           /* type of the state */
 };
@@ -40,6 +41,8 @@ struct whole_matrix {
 
 /* Does the run's method read the masters? */
 bool whole_reads_weights(const struct recipe *r);
+/* Have the run's directions the decay of weights in them? */
+bool whole_decays(const struct recipe *r);
 /* Floating point operations of one matrix, on average over steps: owners share these evenly. */
 double whole_flops(const struct recipe *r, int64_t rows, int64_t cols, int64_t heads);
 /* Bytes of scratch memory for one matrix. */

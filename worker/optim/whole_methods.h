@@ -13,7 +13,10 @@ struct whole_method_calls {
     titan_status (*direction)(const struct whole_step *step, const struct whole_matrix *m, void *work,
                               const struct device_ops *ops, struct stream *s);
 };
-extern const struct whole_method_calls muon_calls, galore_calls;
+extern const struct whole_method_calls muon_calls, galore_calls, ranger21_calls;
+
+/* ranger21.c: has the direction the decay of weights in it? */
+bool ranger21_decays(const struct recipe *r);
 
 /* Scratch memory that is taken piece by piece. With a NULL base nothing but the bytes is counted. */
 struct scratch {
@@ -38,5 +41,15 @@ static inline titan_status whole_square_sum(double *total, double *blocks, const
     TRY(ops->block_sums(s, blocks, x, (size_t)n, (size_t)WHOLE_SUM_BLOCK, true));
     return ops->sum(s, total, false, blocks, (size_t)whole_sum_blocks(n));
 }
+
+/* whole_adamw.c: enqueues direction (n) = factor times AdamW's direction, without decay, of the gradient scale *
+ * values. The matrix's first two states are m and v (n). It is the device's own AdamW, with rate -factor on zeros. */
+struct whole_gradient {
+    const float *values;
+    size_t n;
+    float scale, factor;
+};
+titan_status whole_adamw(const struct whole_step *step, const struct whole_matrix *m, const struct whole_gradient *g,
+                         float *direction, const struct device_ops *ops, struct stream *s) TITAN_MUST_USE;
 
 #endif

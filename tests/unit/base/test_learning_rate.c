@@ -93,8 +93,41 @@ static void test_comparison(void **state)
     }
 }
 
+/* Ranger21's own warm-up and decay, and each with the other one of the run's schedule. */
+static void test_ranger21(void **state)
+{
+    struct recipe r;
+
+    (void)state;
+    recipe_init(&r);
+    assert_int_equal(recipe_set(&r, "optimizer.name=Ranger21", NULL), TITAN_OK);
+    r.training.steps = 1000;
+    r.optimizer.beta2 = 0.999; /* 2 / (1 - beta2) = 2000 steps: 22 % of all are less */
+    assert_true(fabs(learning_rate_factor(&r, 1) - 1 / 220.0) < 1e-12);
+    assert_true(fabs(learning_rate_factor(&r, 110) - 0.5) < 1e-12);
+    assert_true(learning_rate_factor(&r, 220) == 1 && learning_rate_factor(&r, 720) == 1);
+    assert_true(fabs(learning_rate_factor(&r, 861) - 0.5) < 1e-12);
+    assert_true(fabs(learning_rate_factor(&r, 1000) - 1 / 280.0) < 1e-12);
+    r.optimizer.beta2 = 0.95;
+    assert_true(fabs(learning_rate_factor(&r, 20) - 0.5) < 1e-12 && learning_rate_factor(&r, 40) == 1);
+
+    r.optimizer.ranger21.warmup = false;
+    r.lr_scheduler.warmup_steps = 100;
+    assert_true(fabs(learning_rate_factor(&r, 50) - 0.5) < 1e-12 && learning_rate_factor(&r, 700) == 1);
+    assert_true(fabs(learning_rate_factor(&r, 861) - 0.5) < 1e-12);
+    r.optimizer.ranger21.explore_exploit = false;
+    struct recipe other = r;
+    assert_int_equal(recipe_set(&other, "optimizer.name=AdamW", NULL), TITAN_OK);
+    for (int step = 1; step <= 1000; step += 37)
+        assert_true(learning_rate_factor(&r, step) == learning_rate_factor(&other, step));
+    r.optimizer.ranger21.warmup = true;
+    assert_true(fabs(learning_rate_factor(&r, 20) - 0.5) < 1e-12);
+    assert_true(fabs(learning_rate_factor(&r, 501) - 0.5) < 2e-3);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_factors), cmocka_unit_test(test_comparison)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_factors), cmocka_unit_test(test_ranger21),
+                                       cmocka_unit_test(test_comparison)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

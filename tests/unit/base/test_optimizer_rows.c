@@ -50,6 +50,7 @@ static void test_shapes(void **state)
         {"GaLore2", "7", 20, 30, 3, {{7, 30}, {7, 30}, {7, 20}}},
         {"GaLore2", "20", 30, 20, 3, {{30, 20}, {30, 20}, {20, 20}}},
         {"GaLore2", "0", 3, 9, 3, {{1, 9}, {1, 9}, {1, 3}}}, /* at least one vector */
+        {"Ranger21", "0", 30, 20, 5, {{30, 20}, {30, 20}, {30, 20}, {30, 20}, {30, 20}}},
     };
 
     (void)state;
@@ -70,8 +71,21 @@ static void test_shapes(void **state)
     }
 }
 
+/* Ranger21 keeps what its components need. */
+static void test_trimmed(void **state)
+{
+    (void)state;
+    struct recipe r = RECIPE("optimizer.name=Ranger21", "optimizer.ranger21.lookahead=false");
+    assert_int_equal(optimizer_states(optimizer_of_matrices(&r), &r), 4);
+    r = RECIPE("optimizer.name=Ranger21", "optimizer.ranger21.lookahead=false", "optimizer.ranger21.momentum=false");
+    assert_int_equal(optimizer_states(optimizer_of_matrices(&r), &r), 2);
+    r = RECIPE("optimizer.name=Ranger21", "optimizer.ranger21.momentum=false");
+    assert_int_equal(optimizer_states(optimizer_of_matrices(&r), &r), 5);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rest), cmocka_unit_test(test_shapes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rest), cmocka_unit_test(test_shapes),
+                                       cmocka_unit_test(test_trimmed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

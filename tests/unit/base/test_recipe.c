@@ -87,7 +87,7 @@ static void test_refused(void **state)
          "\"qwen3\" or \"deepseek_v3\""},
         {"[optimizer]\nname = \"SOAP\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: optimizer.name = \"SOAP\" is not supported by this version; use \"AdamW\", \"Adam\", \"SGD\", "
-         "\"Lion\", \"AdEMAMix\", \"StableAdamW\", \"Muon\" or \"GaLore2\""},
+         "\"Lion\", \"AdEMAMix\", \"StableAdamW\", \"Muon\", \"GaLore2\" or \"Ranger21\""},
         {"[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: parallelism.context_parallel_load_balance: \"ptrr\" is not supported by this version; use true or "
          "false"},

@@ -313,14 +313,14 @@ CPU_KERNEL static void run_codes(const void *p, int64_t begin, int64_t end, int 
     }
 }
 
-titan_status cpu_moments_encode(struct stream *s, void *blocks, const float *values, size_t n, bool square)
+titan_status cpu_encode_moments(struct stream *s, void *blocks, const float *values, size_t n, bool square)
 {
     const struct codes_args a = {blocks, (float *)values, square, true};
 
     return cpu_enqueue_range(s, run_codes, blocks_of(n), GRAIN / MOMENT_BLOCK, &a, sizeof a);
 }
 
-titan_status cpu_moments_decode(struct stream *s, float *values, const void *blocks, size_t n, bool square)
+titan_status cpu_decode_moments(struct stream *s, float *values, const void *blocks, size_t n, bool square)
 {
     const struct codes_args a = {(struct moment_block *)blocks, values, square, false};
 

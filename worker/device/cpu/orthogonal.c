@@ -245,3 +245,102 @@ titan_status cpu_jacobi(struct stream *s, const struct jacobi_args *a)
         return TITAN_EINVAL;
     return cpu_enqueue(s, run_jacobi, a, sizeof *a);
 }
+
+/* --- Ranger21 ----------------------------------------------------------------------------------------------------- */
+
+/* A row of g by factor and shift: g = (g - shift) factor. */
+CPU_KERNEL static void row_gradient_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct row_gradient_args *const a = p;
+    const int64_t n = a->cols;
+
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        float *const g = a->g + i * n;
+        double products[3], sum[SUM_LANES] = {0}, all = 0, factor = (double)a->scale;
+        row_products(g, a->clip ? a->w + i * n : g, n, products);
+        for (int64_t k = 0; k < n; k++)
+            sum[k % SUM_LANES] += (double)g[k];
+        for (int l = 0; l < SUM_LANES; l++)
+            all += sum[l];
+        const double norm = sqrt(products[0]) * fabs(factor), mean = all / (double)n;
+        if (a->clip) {
+            const double most = ROW_CLIP * fmax(sqrt(products[1]), ROW_CLIP_LEAST);
+            factor *= norm > most ? most / fmax(norm, 1e-6) : 1;
+        }
+        if (a->normalize && n > 2)
+            factor /= fabs(factor) * sqrt(fmax(products[0] / (double)n - mean * mean, 0)) + 1e-8;
+        const double shift = a->centralize ? mean : 0;
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++)
+            g[k] = (float)(((double)g[k] - shift) * factor);
+    }
+}
+
+titan_status cpu_row_gradient(struct stream *s, const struct row_gradient_args *a)
+{
+    if (a->rows < 0 || a->cols <= 0 || (a->clip && !a->w))
+        return TITAN_EINVAL;
+    return cpu_enqueue_range(s, row_gradient_range, a->rows, 1 + GRAIN / a->cols, a, sizeof *a);
+}
+
+CPU_KERNEL static void moments_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct moments_args *const a = p;
+    const float b0 = a->beta0, b1 = a->previous ? a->beta1 * a->beta1 : a->beta1, b2 = a->beta2;
+    const float norm = a->previous ? 1.0f / sqrtf((1 + b0) * (1 + b0) + b0 * b0) : 1.0f;
+    const float inv1 = norm / a->bias1, inv2 = 1.0f / a->bias2;
+
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const float g = a->scale * a->g[i], m = a->m[i];
+        const float now = b1 * (a->previous ? a->previous[i] : m) + (1.0f - b1) * g;
+        const float v = b2 * a->v[i] + (1.0f - b2) * (g * g);
+        const float second = a->largest && a->largest[i] > v ? a->largest[i] : v;
+        float below = sqrtf(second * inv2) + a->eps;
+        if (a->softplus && below * MOMENTS_SOFTPLUS <= 20)
+            below = log1pf(expf(MOMENTS_SOFTPLUS * below)) / MOMENTS_SOFTPLUS;
+        a->out[i] = (a->previous ? (1 + b0) * now - b0 * m : now) * inv1 / below;
+        a->m[i] = now;
+        a->v[i] = v;
+        if (a->previous)
+            a->previous[i] = m;
+        if (a->largest)
+            a->largest[i] = second;
+    }
+}
+
+titan_status cpu_moments(struct stream *s, const struct moments_args *a)
+{
+    return cpu_enqueue_range(s, moments_range, (int64_t)a->n, GRAIN / 4, a, sizeof *a);
+}
+
+CPU_KERNEL static void row_decay_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct row_decay_args *const a = p;
+    const double mean = a->sum ? *a->sum * (double)a->mean : 1;
+    const double all = mean > 0 ? (double)a->decay / sqrt(mean) : 0;
+    const float kept = a->kept, back = a->slow ? a->kept / a->lr : 0;
+    const int64_t n = a->cols;
+
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        float *const d = a->d + i * n;
+        const float *const w = a->w + i * n, *const slow = a->slow ? a->slow + i * n : NULL;
+        double products[3];
+        row_products(w, w, n, products);
+        const float factor = (float)(a->norm_loss ? all * (1 - 1 / (sqrt(products[0]) + 1e-8)) : all);
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++)
+            d[k] += factor * w[k];
+        for (int64_t k = 0; slow && k < n; k++)
+            d[k] = back * (slow[k] == 0.0f ? 0.0f : w[k] - slow[k]) + (slow[k] == 0.0f ? 1.0f : 1.0f - kept) * d[k];
+    }
+}
+
+titan_status cpu_row_decay(struct stream *s, const struct row_decay_args *a)
+{
+    if (a->rows < 0 || a->cols <= 0 || (a->slow && !(a->lr > 0)))
+        return TITAN_EINVAL;
+    return cpu_enqueue_range(s, row_decay_range, a->rows, 1 + GRAIN / a->cols, a, sizeof *a);
+}

@@ -167,6 +167,9 @@ int cuda_hash(void *stream, const struct hash_args *a);
 int cuda_unit(void *stream, const struct unit_args *a);
 int cuda_polynomial(void *stream, const struct polynomial_args *a);
 int cuda_orthonormal(void *stream, const struct orthonormal_args *a);
+int cuda_row_gradient(void *stream, const struct row_gradient_args *a);
+int cuda_moments(void *stream, const struct moments_args *a);
+int cuda_row_decay(void *stream, const struct row_decay_args *a);
 int cuda_jacobi(void *stream, const struct jacobi_args *a); /* a->work is zero */
 
 /* --- weights.cu --------------------------------------------------------------------------------------------------- */
@@ -244,7 +247,7 @@ struct update_terms {
     size_t n;
 };
 /* Blocks of codes from or to values (blocks * MOMENT_BLOCK). */
-int cuda_moments(void *stream, struct moment_block *blocks, float *values, size_t count, bool square, bool encode);
+int cuda_moment_codes(void *stream, struct moment_block *blocks, float *values, size_t count, bool square, bool encode);
 int cuda_update_sum(void *stream, double *sum, struct update_terms terms, const struct update_factors *factors);
 
 #ifdef __cplusplus

@@ -375,6 +375,25 @@ titan_status cuda_ops_jacobi(struct stream *s, const struct jacobi_args *a)
     return ENQUEUE(s, "rotations", cuda_jacobi(s->native, a));
 }
 
+titan_status cuda_ops_row_gradient(struct stream *s, const struct row_gradient_args *a)
+{
+    if (a->rows < 0 || a->cols <= 0 || (a->clip && !a->w) || a->rows > GRID_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a gradient's rows", cuda_row_gradient(s->native, a));
+}
+
+titan_status cuda_ops_moments(struct stream *s, const struct moments_args *a)
+{
+    return ENQUEUE(s, "moments", cuda_moments(s->native, a));
+}
+
+titan_status cuda_ops_row_decay(struct stream *s, const struct row_decay_args *a)
+{
+    if (a->rows < 0 || a->cols <= 0 || (a->slow && !(a->lr > 0)) || a->rows > GRID_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "decay of rows", cuda_row_decay(s->native, a));
+}
+
 titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
 {
     if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->first < 0 || a->width < 0)
@@ -442,16 +461,17 @@ titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces
     return TITAN_OK;
 }
 
-titan_status cuda_ops_moments_encode(struct stream *s, void *blocks, const float *values, size_t n, bool square)
+titan_status cuda_ops_encode_moments(struct stream *s, void *blocks, const float *values, size_t n, bool square)
 {
     return ENQUEUE(s, "moments to codes",
-                   cuda_moments(s->native, blocks, (float *)values, n / MOMENT_BLOCK, square, true));
+                   cuda_moment_codes(s->native, blocks, (float *)values, n / MOMENT_BLOCK, square, true));
 }
 
-titan_status cuda_ops_moments_decode(struct stream *s, float *values, const void *blocks, size_t n, bool square)
+titan_status cuda_ops_decode_moments(struct stream *s, float *values, const void *blocks, size_t n, bool square)
 {
-    return ENQUEUE(s, "codes to moments",
-                   cuda_moments(s->native, (struct moment_block *)blocks, values, n / MOMENT_BLOCK, square, false));
+    return ENQUEUE(
+        s, "codes to moments",
+        cuda_moment_codes(s->native, (struct moment_block *)blocks, values, n / MOMENT_BLOCK, square, false));
 }
 
 titan_status cuda_ops_update_sum(struct stream *s, double *sum, const void *v, const float *grad, size_t n,

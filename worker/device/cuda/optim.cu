@@ -405,7 +405,7 @@ int cuda_update(void *stream, struct update_parts *parts, const struct update_fa
 
 /* A warp for each block of codes. */
 __global__ static void __launch_bounds__(THREADS)
-    moments(struct moment_block *blocks, float *values, size_t count, bool square, bool encode)
+    moment_codes(struct moment_block *blocks, float *values, size_t count, bool square, bool encode)
 {
     const int lane = (int)threadIdx.x % WARP;
     const size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
@@ -436,12 +436,12 @@ __global__ static void __launch_bounds__(THREADS)
         b->codes[i] = some ? moment_encode(x[i], inverse, square) : 0;
 }
 
-int cuda_moments(void *stream, struct moment_block *blocks, float *values, size_t count, bool square, bool encode)
+int cuda_moment_codes(void *stream, struct moment_block *blocks, float *values, size_t count, bool square, bool encode)
 {
     if (count == 0)
         return 0;
     const unsigned grid = (unsigned)((count * WARP + THREADS - 1) / THREADS);
-    auto *const kernel = moments;
+    auto *const kernel = moment_codes;
     return LAUNCH(kernel, grid, THREADS, 0, stream, blocks, values, count, square, encode);
 }
 

@@ -178,3 +178,87 @@ int cuda_jacobi(void *stream, const struct jacobi_args *a)
         status = LAUNCH(row_norms, (unsigned)a->rows, THREADS, 0, stream, norms, a->x, a->cols);
     return status != 0 ? status : LAUNCH(place_rows, (unsigned)a->rows, THREADS, 0, stream, *a, norms);
 }
+
+/* A block has a row. */
+__global__ static void __launch_bounds__(THREADS) row_gradient(struct row_gradient_args a)
+{
+    __shared__ double scratch[32];
+    float *const g = a.g + (int64_t)blockIdx.x * a.cols;
+    const float *const w = a.clip ? a.w + (int64_t)blockIdx.x * a.cols : g;
+    double squares = 0, weights = 0, sum = 0, factor = a.scale;
+    for (int64_t k = threadIdx.x; k < a.cols; k += THREADS) {
+        sum += (double)g[k];
+        squares += (double)g[k] * (double)g[k];
+        weights += (double)w[k] * (double)w[k];
+    }
+    sum = block_reduce(sum, op_sum(), scratch);
+    squares = block_reduce(squares, op_sum(), scratch);
+    weights = block_reduce(weights, op_sum(), scratch);
+    const double norm = sqrt(squares) * fabs(factor), mean = sum / (double)a.cols;
+    if (a.clip) {
+        const double most = ROW_CLIP * fmax(sqrt(weights), ROW_CLIP_LEAST);
+        factor *= norm > most ? most / fmax(norm, 1e-6) : 1;
+    }
+    if (a.normalize && a.cols > 2)
+        factor /= fabs(factor) * sqrt(fmax(squares / (double)a.cols - mean * mean, 0.0)) + 1e-8;
+    const double shift = a.centralize ? mean : 0;
+    for (int64_t k = threadIdx.x; k < a.cols; k += THREADS)
+        g[k] = (float)(((double)g[k] - shift) * factor);
+}
+
+int cuda_row_gradient(void *stream, const struct row_gradient_args *a)
+{
+    return a->rows == 0 ? 0 : LAUNCH(row_gradient, (unsigned)a->rows, THREADS, 0, stream, *a);
+}
+
+__global__ static void __launch_bounds__(THREADS) moments(struct moments_args a)
+{
+    const float b0 = a.beta0, b1 = a.previous ? a.beta1 * a.beta1 : a.beta1;
+    const float norm = a.previous ? 1.0f / sqrtf((1 + b0) * (1 + b0) + b0 * b0) : 1.0f;
+    for (size_t i = grid_first(); i < a.n; i += grid_stride()) {
+        const float g = a.scale * a.g[i], m = a.m[i];
+        const float now = fmaf(b1, a.previous ? a.previous[i] : m, (1.0f - b1) * g);
+        const float v = fmaf(a.beta2, a.v[i], (1.0f - a.beta2) * (g * g));
+        const float second = a.largest && a.largest[i] > v ? a.largest[i] : v;
+        float below = sqrtf(second / a.bias2) + a.eps;
+        if (a.softplus && below * MOMENTS_SOFTPLUS <= 20)
+            below = log1pf(expf(MOMENTS_SOFTPLUS * below)) / MOMENTS_SOFTPLUS;
+        a.out[i] = (a.previous ? (1 + b0) * now - b0 * m : now) * (norm / a.bias1) / below;
+        a.m[i] = now;
+        a.v[i] = v;
+        if (a.previous)
+            a.previous[i] = m;
+        if (a.largest)
+            a.largest[i] = second;
+    }
+}
+
+int cuda_moments(void *stream, const struct moments_args *a)
+{
+    return a->n == 0 ? 0 : LAUNCH(moments, grid_blocks(a->n), THREADS, 0, stream, *a);
+}
+
+/* A block has a row. */
+__global__ static void __launch_bounds__(THREADS) row_decay(struct row_decay_args a)
+{
+    __shared__ double scratch[32];
+    const int64_t first = (int64_t)blockIdx.x * a.cols;
+    const double mean = a.sum ? *a.sum * (double)a.mean : 1, all = mean > 0 ? (double)a.decay / sqrt(mean) : 0;
+    double squares = 0;
+    for (int64_t k = threadIdx.x; k < a.cols; k += THREADS)
+        squares += (double)a.w[first + k] * (double)a.w[first + k];
+    squares = block_reduce(squares, op_sum(), scratch);
+    const float factor = (float)(a.norm_loss ? all * (1 - 1 / (sqrt(squares) + 1e-8)) : all);
+    for (int64_t k = threadIdx.x; k < a.cols; k += THREADS) {
+        const float w = a.w[first + k];
+        float d = fmaf(factor, w, a.d[first + k]);
+        if (a.slow && a.slow[first + k] != 0.0f)
+            d = fmaf(a.kept / a.lr, w - a.slow[first + k], (1.0f - a.kept) * d);
+        a.d[first + k] = d;
+    }
+}
+
+int cuda_row_decay(void *stream, const struct row_decay_args *a)
+{
+    return a->rows == 0 ? 0 : LAUNCH(row_decay, (unsigned)a->rows, THREADS, 0, stream, *a);
+}
