@@ -253,7 +253,6 @@ __device__ static inline void update_block(const struct update_part &p, const st
                                            int64_t n, bool aligned)
 {
     const int lane = (int)threadIdx.x % WARP;
-    const float rate = p.excess > 1.0f ? a.lr / p.excess : a.lr;
     uint32_t largest[UPDATE_STATES] = {};
     float now[KEPT][2][4];
     for (int half = 0; half < 2; half++) {
@@ -287,7 +286,7 @@ __device__ static inline void update_block(const struct update_part &p, const st
                 now[s][half][j] = state[s];
                 largest[s] = magnitude > largest[s] ? magnitude : largest[s];
             }
-            next[j] = x - rate * (step + a.weight_decay * x);
+            next[j] = x - p.rate * (step + a.weight_decay * x);
         }
         W ew[4];
         four_round(ew, next);
