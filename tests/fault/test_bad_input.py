@@ -88,6 +88,7 @@ def optimizers():
                   ({"state_rounding": "stochastic"}, ("state_rounding", "state_dtype")),
                   ({"name": "SGD", "sgd.nesterov": "true"}, ("nesterov", "optimizer.sgd.momentum")),
                   ({"rest": "Muon"}, ("optimizer.rest", "Muon", "matrices of layers alone")),
+                  ({"name": "Muon", "muon.ns_steps": 0}, ("optimizer.muon.ns_steps = 0", "from 1")),
                   ({"sgd.momentum": 1}, ("optimizer.sgd.momentum = 1", "0.999999")),
                   ({"ademamix.warmup_steps": -2}, ("optimizer.ademamix.warmup_steps = -2", "-1")),
                   ({"stable_adamw.threshold": -1}, ("optimizer.stable_adamw.threshold = -1", "from 0")))

@@ -119,8 +119,9 @@ class Runs:
             new.rename(path)
         result = json.loads(path.read_text())
         self.done += 1
-        print(f"[{self.done}/{self.total}] {row.name}, rate {rate:g}, seed {seed}: {result['loss']:.4f}, {kept or format(result['seconds'], '.0f') + ' s'}",
-              flush=True)
+        took = kept or f"{result['seconds']:.0f} s"
+        sys.stdout.write(f"[{self.done}/{self.total}] {row.name}, rate {rate:g}, seed {seed}: {result['loss']:.4f}, {took}\n")
+        sys.stdout.flush()
         return result
 
     def all(self, pool, asked):

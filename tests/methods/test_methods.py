@@ -2,6 +2,7 @@
 """The table of `make methods`: its recipes resolve, its verdicts can fail, and what was run is not run again."""
 import contextlib
 import io
+import json
 import math
 import sys
 import tempfile
@@ -41,6 +42,23 @@ def verdicts():
         assert run_methods.judge(Row("x", (), {}, bound), losses, adamw)[2] is want, (losses, bound)
 
 
+def rows_go_with_converters():
+    """every optimizer trains with float8, weights in bf16 and offloading, and with MXFP8: nothing of the model excludes one (docs/methods.md)"""
+    together = ({"model.float8": "true", "training.dtype": "bfloat16", "training.enable_cpu_offload": "true"}, {"model.mxfp8": "true"})
+    with tempfile.TemporaryDirectory() as home:
+        text = titan.headers_text(Path(home) / "text", 1 << 16)
+        for row in ROWS:
+            for number, keys in enumerate(together):
+                few = {"training.steps": 3, "lr_scheduler.warmup_steps": 0, "training.local_batch_size": 2, "training.global_batch_size": 2,
+                       "training.mixed_precision_param": "bfloat16", "training.dataset_path": text}
+                folder = Path(home) / f"{row.name}-{number}"
+                done = titan.command(titan.BIN / "titan-worker", "run", run_methods.RECIPE, "-n", 1, "--dir", folder, "--device", "cpu",
+                                     *titan.overrides(run_methods.keys_of(row, row.rates[0] / 10, 42) | few | keys))
+                assert done.code == 0, (row.name, keys, done.err[-500:])
+                losses = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+                assert len(losses) == 3 and all(0 < x < 8 for x in losses) and len(set(losses)) == 3, (row.name, keys, losses)
+
+
 def goes_on():
     """results are kept by keys and programs: the same again is not run, another rate, seed or build is"""
     ran = []
@@ -57,4 +75,4 @@ def goes_on():
     assert ran == [(0.1, 1), (0.2, 1), (0.1, 2), (0.1, 1)], ran
 
 
-titan.tap(every_row_resolves, model_is_small, verdicts, goes_on)
+titan.tap(every_row_resolves, model_is_small, verdicts, rows_go_with_converters, goes_on)
