@@ -25,6 +25,7 @@ OPTIMIZERS = {
     "stable": ({"name": "StableAdamW", "lr": 5e-3, "stable_adamw.threshold": 0.5}, ("m", "v"), ("m", "v")),
     "muon": ({"name": "Muon", "lr": 0.02, "rest_lr": 3e-3}, ("momentum",), ("m", "v")),
     "galore": ({"name": "GaLore2", "lr": 0.02, "rest_lr": 3e-3, "galore.interval": 3}, ("m", "v", "basis"), ("m", "v")),
+    "ranger": ({"name": "Ranger21", "lr": 0.02, "rest_lr": 3e-3}, ("m", "v", "previous", "largest", "slow"), ("m", "v")),
     "rounded": ({"name": "AdEMAMix", "rest": "Lion", "rest_lr": 1e-3, "state_dtype": "bfloat16"}, ("m", "v", "slow"), ("m",)),
     "codes": ({"state_dtype": "int8"}, ("m", "v"), ("m", "v")),
     "codes-of-two": ({"name": "AdEMAMix", "rest": "Lion", "rest_lr": 1e-3, "state_dtype": "int8"}, ("m", "v", "slow"), ("m",)),
