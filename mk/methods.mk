@@ -2,5 +2,5 @@
 # What each optimizer costs in loss, tests/methods. `make test` has the table's recipes (tests/methods/test_methods.py).
 
 .PHONY: methods
-methods: all ## train a small model with every optimizer and compare losses with AdamW's; goes on where it was broken off (ONLY='Lion SGD' TEXT=path JOBS=n)
-	@BUILD=$(BUILD) TEXT='$(TEXT)' JOBS='$(JOBS)' $(PYTHON) tests/methods/run_methods.py $(ONLY)
+methods: all ## train a small model with every optimizer and compare losses with AdamW's; goes on where it was broken off (ONLY='Lion SGD' TEXT=path SEQUENCES=n JOBS=n)
+	@BUILD=$(BUILD) TEXT='$(TEXT)' JOBS='$(JOBS)' SEQUENCES='$(SEQUENCES)' $(PYTHON) tests/methods/run_methods.py $(ONLY)

@@ -89,6 +89,9 @@ def optimizers():
                   ({"name": "SGD", "sgd.nesterov": "true"}, ("nesterov", "optimizer.sgd.momentum")),
                   ({"rest": "Muon"}, ("optimizer.rest", "Muon", "matrices of layers alone")),
                   ({"name": "Muon", "muon.ns_steps": 0}, ("optimizer.muon.ns_steps = 0", "from 1")),
+                  ({"name": "GaLore2", "galore.rank": 33}, ("optimizer.galore.rank = 33", "attention.wk", "nearest: 32")),
+                  ({"name": "GaLore2", "galore.interval": 0}, ("optimizer.galore.interval = 0", "from 1")),
+                  ({"rest": "GaLore2"}, ("optimizer.rest", "GaLore2", "matrices of layers alone")),
                   ({"sgd.momentum": 1}, ("optimizer.sgd.momentum = 1", "0.999999")),
                   ({"ademamix.warmup_steps": -2}, ("optimizer.ademamix.warmup_steps = -2", "-1")),
                   ({"stable_adamw.threshold": -1}, ("optimizer.stable_adamw.threshold = -1", "from 0")))

@@ -9,7 +9,8 @@ trains on, less AdamW's of the same seed, both at their best rates: the mean of 
 or below twice the differences' spread; a row without bound is told only. Exit 1 where one is not.
 
 Each run's result is a file of build/methods, under a hash of its keys, its text and the programs: a broken-off `make methods` goes on there.
-TEXT=path takes another text, a file or a folder; JOBS=n runs so many side by side, else as many as there are cores.
+TEXT=path takes another text, a file or a folder; SEQUENCES=n trains on so many a step; JOBS=n runs so many side by side, else as many as there
+are cores.
 """
 import hashlib
 import json
@@ -23,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from rows import BETTER, MODEL, ROWS, SEEDS, STEPS  # noqa: E402
+from rows import BETTER, MODEL, ROWS, SEEDS, SEQUENCES, STEPS  # noqa: E402
 from titan import BIN, BUILD, SOURCE, command, headers_text, overrides  # noqa: E402
 
 HOME = BUILD / "methods"
@@ -169,7 +170,7 @@ def main():
             best = {r.name: (min(r.rates, key=lambda rate, r=r: results[r.name, rate, SEEDS[0]]["loss"]),) for r in rows if r.name not in bad}
 
     size = sum(f.stat().st_size for f in files.values())
-    print(f"\n{len(rows)} optimizers, {STEPS} steps, {size >> 10} KiB of text ({known}), {(time.monotonic() - begin) / 60:.0f} min\n")
+    print(f"\n{len(rows)} optimizers, {STEPS} steps of {SEQUENCES} sequences, {size >> 10} KiB of text ({known}), {(time.monotonic() - begin) / 60:.0f} min\n")
     line(["Optimizer", "Rate", "Held-out loss, seeds " + ", ".join(map(str, SEEDS)), "To AdamW, spread", "Bound", "", "State of a parameter", "Update"])
     line(["---"] * 2 + ["---:"] * 2 + ["---"] * 2 + ["---:"] * 2)
     for row in rows:
