@@ -127,15 +127,6 @@ static inline struct call exec_call(struct exec *e, int index, struct titan_erro
                          .err = err};
 }
 /* Enqueues the action's operation on its stream. */
-/* --- owned.c: operations of owners of matrices */
-titan_status exec_open_routes(struct exec *e, struct titan_error *err);
-void exec_close_routes(struct exec *e);
-titan_status exec_to_owners(const struct call *c, float *values, float *apart, float *gradient);
-titan_status exec_from_owners(const struct call *c, float *gradient, float *apart, float *values);
-titan_status exec_whole(const struct call *c, double *sums, float *values, float *next, void *work, const void *state,
-                        const float *masters);
-titan_status exec_adopt(const struct call *c, void *state, const float *next, int64_t n);
-
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
 /* warmup.c: if there are peers, calls each distinct product and attention of the program once, on undefined arena
  * contents. A library loads a kernel at its first call and then waits for all work on the GPU. This work may include a
@@ -166,5 +157,13 @@ struct run *segments_run_of(const struct exec *e, int index);
 /* Enqueues the run. A run that is not kept yet is kept first. *ret_done false: the run cannot be kept, nothing was
  * enqueued, and segments are off from now on. */
 titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, struct titan_error *err) TITAN_MUST_USE;
+/* owned.c: operations of owners of matrices. They enqueue; a skipped step has none of them. */
+titan_status exec_open_routes(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
+void exec_close_routes(struct exec *e);
+titan_status exec_to_owners(const struct call *c, float *values, float *apart, float *gradient) TITAN_MUST_USE;
+titan_status exec_from_owners(const struct call *c, float *gradient, float *apart, float *values) TITAN_MUST_USE;
+titan_status exec_whole(const struct call *c, double *sums, float *values, float *next, void *work, const void *state,
+                        const float *masters) TITAN_MUST_USE;
+titan_status exec_adopt(const struct call *c, void *state, const float *next, int64_t n) TITAN_MUST_USE;
 
 #endif

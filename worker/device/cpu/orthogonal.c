@@ -209,7 +209,7 @@ static void place_rows_range(const void *p, int64_t begin, int64_t end, int thre
         double products[3];
         int64_t longer = 0, largest = 0;
         for (int64_t j = 0; j < a->rows; j++)
-            longer += norms[j] > norms[i] || (norms[j] == norms[i] && j < i);
+            longer += norms[j] > norms[i] || (j < i && norms[j] == norms[i]);
         if (longer >= a->kept)
             continue;
         row_products(row, row, a->ycols, products);
