@@ -40,6 +40,12 @@ static bool rounds_slow_weights(const struct recipe *r, const struct optimizer *
     return o->whole == WHOLE_RANGER21 && r->optimizer.ranger21.lookahead && recipe_moment_bytes(r) != 4;
 }
 
+static bool reads_rounded_masters(const struct recipe *r, const struct optimizer *o, bool rest)
+{
+    (void)rest;
+    return o->whole == WHOLE_RANGER21 && recipe_master_bytes(r) != 4;
+}
+
 const struct optimizer_conflict optimizer_conflicts[] = {
     {"SGD, Lion, AdEMAMix, Muon, GaLore2, Ranger21", "optimizer.state_rounding = \"stochastic\"",
      "the random words are defined for AdamW's two moments: use \"nearest\"", rounds_other_moments},
@@ -49,6 +55,8 @@ const struct optimizer_conflict optimizer_conflicts[] = {
      "it updates matrices of layers alone: name it in optimizer.name", has_no_matrices},
     {"SGD", "optimizer.sgd.nesterov = true without momentum",
      "there is nothing to look ahead by: set optimizer.sgd.momentum", looks_nowhere},
+    {"Ranger21", "training.dtype = \"bfloat16\"",
+     "owners of matrices read masters in float32: set optimizer.state_dtype alone", reads_rounded_masters},
     {"Ranger21", "optimizer.ranger21.lookahead = true with states in bfloat16 or int8",
      "the slow weights are a state, and weights lose too much: set lookahead = false", rounds_slow_weights},
 };
