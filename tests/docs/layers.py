@@ -51,8 +51,8 @@ worker/device/cuda  worker/device worker/comm
 worker/comm/nccl    worker/comm worker/device/cuda
 worker/program      worker/tensor worker/device
 worker/model        worker/program
-worker/plan         worker/tensor worker/device worker/comm worker/program worker/model
 worker/optim        worker/tensor worker/device worker/program
+worker/plan         worker/tensor worker/device worker/comm worker/program worker/model worker/optim
 worker/exec         worker/tensor worker/comm worker/program worker/optim
 worker/state        worker/tensor worker/device worker/program
 worker/data         worker/tensor worker/tokenizer

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "worker/exec/executor.h"
 #include "worker/optim/whole_matrix.h"
 
@@ -50,17 +51,9 @@ static titan_status add_parts(struct exec *e, struct owner_route *route, int uni
         const struct shard_slice both = shard_slice_overlap(slice, &whole);
         if (both.rows == 0 || (holder != me && x->owner != me))
             continue;
-        if (route->n == route->cap) {
-            const int cap = MAX(16, 2 * route->cap);
-            struct owner_part *const parts = reallocarray(route->parts, (size_t)cap, sizeof *parts);
-            if (!parts)
-                return titan_fail(err, TITAN_ENOMEM, "owners: out of memory");
-            route->parts = parts;
-            route->cap = cap;
-        }
         const int64_t begin = l->units[unit].offset + l->units[unit].kept;
         titan_assert(both.cols == slice->cols); /* so it is dense in the range */
-        route->parts[route->n++] = (struct owner_part){
+        const struct owner_part part = {
             .holder = holder,
             .owner = x->owner,
             .sends = sends,
@@ -70,6 +63,8 @@ static titan_status add_parts(struct exec *e, struct owner_route *route, int uni
             .place = x->values + (both.row - x->row) * x->cols + both.col,
             .ld = x->cols,
         };
+        if (!VEC_PUSH(route->parts, route->n, route->cap, part))
+            return titan_fail(err, TITAN_ENOMEM, "owners: out of memory");
     }
     return TITAN_OK;
 }

@@ -139,28 +139,30 @@ __global__ static void __launch_bounds__(THREADS) place_rows(struct jacobi_args 
     __shared__ double scratch[32];
     __shared__ float largest_scratch[32];
     __shared__ int place_scratch[32];
-    const int64_t i = blockIdx.x, none = 0x7fffffff;
-    const float *const row = a.y + i * a.ycols;
-    int longer = 0, place = (int)none;
+    const int rows = (int)a.rows, cols = (int)a.ycols, none = 0x7fffffff;
+    const float *const row = a.y + (int64_t)blockIdx.x * cols;
+    const double mine = norms[blockIdx.x];
+    int longer = 0, place = none;
     double sum = 0;
     float largest = 0;
-    for (int64_t j = threadIdx.x; j < a.rows; j += THREADS)
-        longer += norms[j] > norms[i] || (norms[j] == norms[i] && j < i);
+    for (int j = (int)threadIdx.x; j < rows; j += THREADS)
+        longer += norms[j] > mine || (norms[j] == mine && j < (int)blockIdx.x);
     longer = block_reduce(longer, op_sum(), place_scratch);
     if (longer >= a.kept)
         return;
-    for (int64_t k = threadIdx.x; k < a.ycols; k += THREADS) {
+    for (int k = (int)threadIdx.x; k < cols; k += THREADS) {
         sum += (double)row[k] * (double)row[k];
         largest = fmaxf(largest, fabsf(row[k]));
     }
     sum = block_reduce(sum, op_sum(), scratch);
     largest = block_reduce(largest, op_max(), largest_scratch);
-    for (int64_t k = threadIdx.x; k < a.ycols && place == none; k += THREADS)
-        place = fabsf(row[k]) == largest ? (int)k : place;
+    for (int k = (int)threadIdx.x; k < cols && place == none; k += THREADS)
+        place = fabsf(row[k]) == largest ? k : place;
     place = block_reduce(place, op_min(), place_scratch);
     const double factor = sum > 0 ? (row[place] < 0 ? -1 : 1) / sqrt(sum) : 0;
-    for (int64_t k = threadIdx.x; k < a.ycols; k += THREADS)
-        a.out[longer * a.ycols + k] = (float)((double)row[k] * factor);
+    float *const out = a.out + (int64_t)longer * cols;
+    for (int k = (int)threadIdx.x; k < cols; k += THREADS)
+        out[k] = (float)((double)row[k] * factor);
 }
 
 int cuda_jacobi(void *stream, const struct jacobi_args *a)
