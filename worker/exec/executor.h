@@ -160,8 +160,8 @@ titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, stru
 /* owned.c: operations of owners of matrices. They enqueue; a skipped step has none of them. */
 titan_status exec_open_routes(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
 void exec_close_routes(struct exec *e);
-titan_status exec_to_owners(const struct call *c, float *values, float *apart, float *gradient) TITAN_MUST_USE;
-titan_status exec_from_owners(const struct call *c, float *gradient, float *apart, float *values) TITAN_MUST_USE;
+titan_status exec_to_owners(const struct call *c, float *values, float *cut_parts, float *gradient) TITAN_MUST_USE;
+titan_status exec_from_owners(const struct call *c, float *gradient, float *cut_parts, float *values) TITAN_MUST_USE;
 titan_status exec_whole(const struct call *c, double *sums, float *values, float *next, void *work, const void *state,
                         const float *masters) TITAN_MUST_USE;
 titan_status exec_adopt(const struct call *c, void *state, const float *next, int64_t n) TITAN_MUST_USE;

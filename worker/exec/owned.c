@@ -124,8 +124,8 @@ static titan_status place_part(const struct call *c, const struct owner_part *p,
                                       .dt = DTYPE_F32, .rows = p->rows, .cols = p->cols, .repeat = 1));
 }
 
-/* Moves the parts of a unit to their owners, or back. apart: room for parts that are not dense in `values`. */
-static titan_status exchange(const struct call *c, float *values, float *apart, float *range, bool to)
+/* Moves the parts of a unit to their owners, or back. cut_parts: room for parts that are not dense in `values`. */
+static titan_status exchange(const struct call *c, float *values, float *cut_parts, float *range, bool to)
 {
     const struct exec *const e = c->e;
     const struct owner_route *const route = e->routes[c->a->unit];
@@ -145,7 +145,7 @@ static titan_status exchange(const struct call *c, float *values, float *apart, 
             TRY(place_part(c, p, values, range + p->at, to));
         else if (!to && p->owner == me && !dense(p)) {
             titan_assert(used + p->rows * p->cols <= most);
-            TRY(place_part(c, p, values, apart + used, false));
+            TRY(place_part(c, p, values, cut_parts + used, false));
             used += p->rows * p->cols;
         }
     }
@@ -160,7 +160,7 @@ static titan_status exchange(const struct call *c, float *values, float *apart, 
             continue;
         float *mine = range + p->at;
         if (p->owner == me) {
-            mine = dense(p) ? values + p->place : apart + used;
+            mine = dense(p) ? values + p->place : cut_parts + used;
             used += dense(p) ? 0 : p->rows * p->cols;
             titan_assert(used <= most);
         }
@@ -175,20 +175,20 @@ static titan_status exchange(const struct call *c, float *values, float *apart, 
         const struct owner_part *const p = &route->parts[i];
         if (!p->sends || p->owner != me || p->holder == me || dense(p))
             continue;
-        TRY(place_part(c, p, values, apart + used, true));
+        TRY(place_part(c, p, values, cut_parts + used, true));
         used += p->rows * p->cols;
     }
     return TITAN_OK;
 }
 
-titan_status exec_to_owners(const struct call *c, float *values, float *apart, float *gradient)
+titan_status exec_to_owners(const struct call *c, float *values, float *cut_parts, float *gradient)
 {
-    return exchange(c, values, apart, gradient, true);
+    return exchange(c, values, cut_parts, gradient, true);
 }
 
-titan_status exec_from_owners(const struct call *c, float *gradient, float *apart, float *values)
+titan_status exec_from_owners(const struct call *c, float *gradient, float *cut_parts, float *values)
 {
-    return exchange(c, values, apart, gradient, false);
+    return exchange(c, values, cut_parts, gradient, false);
 }
 
 /* --- directions --------------------------------------------------------------------------------------------------- */

@@ -49,7 +49,7 @@ struct gradients {
     bool agreed, decided, committed;
     bool summed; /* TENSOR_SUMS */
     struct {
-        int values, masters, apart, next; /* buffers of owned matrices; NONE: not yet */
+        int values, masters, cut_parts, next; /* buffers of owned matrices; NONE: not yet */
         bool fetched, whole, adopted, returned;
     } owned;
     bool table_moved; /* the embedding's shard has been sent to the rank of a tied head, or received there */
@@ -514,9 +514,11 @@ static titan_status owners(struct gradients *g, const struct action *a, const st
         return whole(g, a, o);
     if (a->unit < 0 || !has_matrices(g, a->unit) || a->channel != CHANNEL_OWNERS)
         return REFUSE(c, "is not on OWNERS, or of no unit with matrices");
-    const struct operand *const apart = &o[to ? OPERAND_OF(to_owners, apart) : OPERAND_OF(from_owners, apart)];
-    if (!same_buffer(&g->owned.apart, apart) || apart->buffer == values->buffer || apart->buffer == g->owned.next)
-        return REFUSE(c, "cut parts are in buffer #%d, not #%d", g->owned.apart, apart->buffer);
+    const struct operand *const cut_parts =
+        &o[to ? OPERAND_OF(to_owners, cut_parts) : OPERAND_OF(from_owners, cut_parts)];
+    if (!same_buffer(&g->owned.cut_parts, cut_parts) || cut_parts->buffer == values->buffer ||
+        cut_parts->buffer == g->owned.next)
+        return REFUSE(c, "cut parts are in buffer #%d, not #%d", g->owned.cut_parts, cut_parts->buffer);
     struct unit_progress *const u = &g->units[a->unit];
     if (to && g->owned.whole)
         return REFUSE(c, "comes after the directions");
@@ -816,7 +818,7 @@ titan_status check_gradients(struct checker *c)
         g.flows[i].unit = g.flows[i].state_of = g.flows[i].packed = NONE;
     for (int u = 0; u < c->model->n_units; u++)
         g.units[u].normed = NONE;
-    g.owned.values = g.owned.masters = g.owned.apart = g.owned.next = NONE;
+    g.owned.values = g.owned.masters = g.owned.cut_parts = g.owned.next = NONE;
     for (c->index = 0; c->index < p->n_actions; c->index++)
         TRY(step(&g, &p->actions[c->index]));
     c->index = NONE;

@@ -398,7 +398,7 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
     }
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     const struct tensor values = emit_tensor(&b->e, BUF_EXCHANGE, "owned matrices", DTYPE_F32, 1, room);
-    const struct tensor apart = emit_tensor(&b->e, BUF_EXCHANGE, "cut parts", DTYPE_F32, 1, cut ? room : 1);
+    const struct tensor cut_parts = emit_tensor(&b->e, BUF_EXCHANGE, "cut parts", DTYPE_F32, 1, cut ? room : 1);
     const struct tensor next = emit_tensor(&b->e, BUF_EXCHANGE, "state after the step", DTYPE_F32, 1, kept);
     const enum dtype moment = b->opt->types.moment;
     struct tensor state =
@@ -419,14 +419,15 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
     for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u))
         if (has_matrices(b, u)) {
             builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-            emit_to_owners(&b->e, values, apart, b->units[u].reduced, false);
+            emit_to_owners(&b->e, values, cut_parts, b->units[u].reduced, false);
             if (!tensor_exists(masters))
                 continue;
             const struct unit_state *const unit = &b->units[u];
             const bool shared = !b->opt->offload && b->opt->dt == DTYPE_F32; /* the shard is the masters */
             const int from = b->opt->offload ? stage_state(b, u).buffer : shared ? unit->shard : unit->state;
             builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-            emit_to_owners(&b->e, masters, apart, tensor_at(from, 0, DTYPE_F32, 1, b->layout->units[u].shard), true);
+            emit_to_owners(&b->e, masters, cut_parts, tensor_at(from, 0, DTYPE_F32, 1, b->layout->units[u].shard),
+                           true);
         }
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     const struct tensor scratch = emit_tensor(&b->e, BUF_WORK, "directions", DTYPE_U8, 1, (int64_t)work);
@@ -434,7 +435,7 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
     for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u))
         if (has_matrices(b, u)) {
             builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-            emit_from_owners(&b->e, b->units[u].reduced, apart, values);
+            emit_from_owners(&b->e, b->units[u].reduced, cut_parts, values);
         }
     return (struct owned){state, next};
 }

@@ -87,8 +87,8 @@ static bool is_dense(struct tensor t)
 struct tensor tensor_reshape(struct tensor t, int64_t rows, int64_t cols)
 {
     if (!is_dense(t) || rows * cols != tensor_numel(t))
-        titan_bug("a tensor (%ld,%ld) with rows %ld apart cannot be (%ld,%ld)", (long)t.rows, (long)t.cols, (long)t.ld,
-                  (long)rows, (long)cols);
+        titan_bug("a tensor (%ld,%ld) with rows %ld cut_parts cannot be (%ld,%ld)", (long)t.rows, (long)t.cols,
+                  (long)t.ld, (long)rows, (long)cols);
     t.rows = rows;
     t.cols = t.ld = cols;
     return t;
@@ -547,21 +547,23 @@ void emit_all_to_all_v(struct emitter *e, enum channel channel, struct counted_r
     emit_transfer(e, OP_ALL_TO_ALL_V, channel, &params, t, ARRAY_SIZE(t));
 }
 
-void emit_to_owners(struct emitter *e, struct tensor values, struct tensor apart, struct tensor gradient, bool masters)
+void emit_to_owners(struct emitter *e, struct tensor values, struct tensor cut_parts, struct tensor gradient,
+                    bool masters)
 {
-    const struct op_params params = {
-        .to_owners = {
-            .n = tensor_numel(gradient), .room = tensor_numel(values), .cut = tensor_numel(apart), .masters = masters}};
+    const struct op_params params = {.to_owners = {.n = tensor_numel(gradient),
+                                                   .room = tensor_numel(values),
+                                                   .cut = tensor_numel(cut_parts),
+                                                   .masters = masters}};
 
-    emit_transfer(e, OP_TO_OWNERS, CHANNEL_OWNERS, &params, (struct tensor[]){values, apart, gradient}, 3);
+    emit_transfer(e, OP_TO_OWNERS, CHANNEL_OWNERS, &params, (struct tensor[]){values, cut_parts, gradient}, 3);
 }
 
-void emit_from_owners(struct emitter *e, struct tensor gradient, struct tensor apart, struct tensor values)
+void emit_from_owners(struct emitter *e, struct tensor gradient, struct tensor cut_parts, struct tensor values)
 {
     const struct op_params params = {
-        .from_owners = {.n = tensor_numel(gradient), .room = tensor_numel(values), .cut = tensor_numel(apart)}};
+        .from_owners = {.n = tensor_numel(gradient), .room = tensor_numel(values), .cut = tensor_numel(cut_parts)}};
 
-    emit_transfer(e, OP_FROM_OWNERS, CHANNEL_OWNERS, &params, (struct tensor[]){gradient, apart, values}, 3);
+    emit_transfer(e, OP_FROM_OWNERS, CHANNEL_OWNERS, &params, (struct tensor[]){gradient, cut_parts, values}, 3);
 }
 
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance)

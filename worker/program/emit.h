@@ -134,8 +134,9 @@ struct counted_rows {
 void emit_all_to_all_v(struct emitter *e, enum channel channel, struct counted_rows out, struct counted_rows in,
                        int64_t expected);
 /* TO_OWNERS and FROM_OWNERS of the unit of the stamp, also in a group of one. */
-void emit_to_owners(struct emitter *e, struct tensor values, struct tensor apart, struct tensor gradient, bool masters);
-void emit_from_owners(struct emitter *e, struct tensor gradient, struct tensor apart, struct tensor values);
+void emit_to_owners(struct emitter *e, struct tensor values, struct tensor cut_parts, struct tensor gradient,
+                    bool masters);
+void emit_from_owners(struct emitter *e, struct tensor gradient, struct tensor cut_parts, struct tensor values);
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance);
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
