@@ -183,7 +183,7 @@ static titan_status galore_direction(const struct whole_step *step, const struct
     const struct whole_gradient projected = {w.projected, moments, step->grad_scale, scale};
 
     if (is_full(&z) || !is_due(step, m))
-        TRY(ops->cast(s, basis, DTYPE_F32, m->state[STATE_BASIS], step->moment, (size_t)(z.rank * z.small)));
+        TRY(whole_take_state(step, m, STATE_BASIS, (size_t)(z.rank * z.small), ops, s));
     else
         TRY(decompose(step, m, &z, &w, basis, ops, s));
     if (is_full(&z)) {

@@ -82,7 +82,7 @@ static titan_status momentum(const struct whole_step *step, const struct whole_m
     const size_t n = (size_t)(m->rows * m->cols);
     const struct update_piece piece = {.master = update, .state = {m->next[0]}, .grad = m->values, .n = n};
 
-    TRY(ops->cast(s, m->next[0], DTYPE_F32, m->state[0], step->moment, n));
+    TRY(whole_take_state(step, m, 0, n, ops, s));
     TRY(ops->zero(s, update, n * sizeof *update));
     TRY(ops->update(s, &piece, 1, &args));
     return args.momentum == 0.0f ? ops->copy(s, m->next[0], update, n * sizeof *update) : TITAN_OK;

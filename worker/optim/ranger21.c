@@ -75,7 +75,7 @@ static titan_status keep_states(const struct whole_step *step, const struct whol
     const size_t n = (size_t)(m->rows * m->cols);
 
     for (int i = has_own_moments(step->recipe) ? STATE_M : STATE_PREVIOUS; i < OPTIMIZER_STATES && m->state[i]; i++)
-        TRY(ops->cast(s, m->next[i], DTYPE_F32, m->state[i], step->moment, n));
+        TRY(whole_take_state(step, m, i, n, ops, s));
     if (step->recipe->optimizer.ranger21.lookahead && step->number % LOOKAHEAD == 1 % LOOKAHEAD)
         return ops->copy(s, m->next[STATE_SLOW], m->weights, n * sizeof(float));
     return TITAN_OK;

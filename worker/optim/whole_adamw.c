@@ -21,7 +21,7 @@ titan_status whole_adamw(const struct whole_step *step, const struct whole_matri
         .master = direction, .state = {m->next[0], m->next[1]}, .grad = g->values, .n = g->n};
 
     for (int i = 0; i < 2; i++)
-        TRY(ops->cast(s, m->next[i], DTYPE_F32, m->state[i], step->moment, g->n));
+        TRY(whole_take_state(step, m, i, g->n, ops, s));
     TRY(ops->zero(s, direction, g->n * sizeof *direction));
     return ops->update(s, &piece, 1, &args);
 }

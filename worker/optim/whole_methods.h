@@ -42,6 +42,13 @@ static inline titan_status whole_square_sum(double *total, double *blocks, const
     return ops->sum(s, total, false, blocks, (size_t)whole_sum_blocks(n));
 }
 
+/* Brings state i, of n elements, to `next`, where it may be already. */
+static inline titan_status whole_take_state(const struct whole_step *step, const struct whole_matrix *m, int i,
+                                            size_t n, const struct device_ops *ops, struct stream *s)
+{
+    return m->state[i] == m->next[i] ? TITAN_OK : ops->cast(s, m->next[i], DTYPE_F32, m->state[i], step->moment, n);
+}
+
 /* whole_adamw.c: enqueues direction (n) = factor times AdamW's direction, without decay, of the gradient scale *
  * values. The matrix's first two states are m and v (n). It is the device's own AdamW, with rate -factor on zeros. */
 struct whole_gradient {
