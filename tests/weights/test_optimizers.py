@@ -75,13 +75,17 @@ def test_meshes():
                 assert got == one, (optimizer, mesh)
 
 
-def test_thresholds():
-    """a threshold of 0 is AdamW, bit for bit; another one is not"""
-    base = {"optimizer.lr": 5e-3}
+def test_identities():
+    """StableAdamW without a threshold, GaLore 2 with a whole basis, and Ranger21 without its parts are AdamW, bit for bit; else they are not"""
+    base = {"optimizer.lr": 5e-3, "model.n_kv_heads": 4, "training.steps": 10}
+    parts = ("clip", "centralize", "normalize", "momentum", "softplus", "stable_decay", "norm_loss", "lookahead", "warmup", "explore_exploit")
+    others = {("StableAdamW", 0): {"stable_adamw.threshold": 0}, ("StableAdamW", 0.5): {"stable_adamw.threshold": 0.5},
+              ("GaLore2", 0): {"galore.rank": 64, "galore.scale": 1}, ("GaLore2", 1): {"galore.rank": 63, "galore.scale": 1},
+              ("Ranger21", 0): {f"ranger21.{p}": "false" for p in parts}, ("Ranger21", 1): {f"ranger21.{p}": "false" for p in parts[1:]}}
     adamw = run("adamw", 2, None, **OFF, **base)
-    for threshold, same in ((0, True), (0.5, False)):
-        keys = {"optimizer.name": "StableAdamW", "optimizer.stable_adamw.threshold": threshold}
-        assert (run(f"threshold-{threshold}", 2, None, **OFF, **base, **keys) == adamw) == same, threshold
+    for (name, other), keys in others.items():
+        got = run(f"{name}-{other}", 2, None, **OFF, **base, **{"optimizer.name": name} | {f"optimizer.{k}": v for k, v in keys.items()})
+        assert (got == adamw) == (other == 0), (name, keys)
 
 
 def test_experts():
@@ -188,4 +192,4 @@ def test_refusals():
         assert done.code == 2 and words in done.err, (keys, done.code, done.err[-500:])
 
 
-titan.tap(test_meshes, test_thresholds, test_experts, test_checkpoints, test_types, test_bytes, test_refusals)
+titan.tap(test_meshes, test_identities, test_experts, test_checkpoints, test_types, test_bytes, test_refusals)
