@@ -99,6 +99,17 @@ static void test_every_matrix_has_one_owner(void **state)
         }
         assert_int_equal(next, o->n);
         (void)check_owners(l);
+
+        /* Whoever asks, and when, gets the same owners. */
+        int pp_rank[64];
+        assert_true(m->n_units <= (int)ARRAY_SIZE(pp_rank));
+        for (int u = 0; u < m->n_units; u++)
+            pp_rank[u] = l->units[u].pp_rank;
+        struct owners *again = NULL;
+        const struct owners_options options = {.model = m, .mesh = &l->mesh, .pp_rank = pp_rank, .recipe = &r};
+        assert_int_equal(owners_open(&options, &again, NULL), TITAN_OK);
+        assert_memory_equal(again->matrices, o->matrices, (size_t)o->n * sizeof *o->matrices);
+        owners_close(again);
         layout_close(l);
         model_close(m);
     }
