@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "worker/device/device.h"
+#include "worker/optim/whole_matrix.h"
 
 enum { SLOTS = 6, EXPERTS = 8, GRADS = 4, ROUNDS = 30, PATTERN = 1 << 20, STEP = 16 };
 #define ROUND_MS 4.0
@@ -120,6 +121,7 @@ enum {
     LOSS_PARTS,
     ADAMW,
     ADAMW_CODES,
+    MUON,
     SUMS,
     F8_NT,
     F8_NN,
@@ -127,6 +129,17 @@ enum {
     F8_LARGEST,
     F8_ENCODE
 };
+
+static const struct recipe *muon_recipe(void)
+{
+    static struct recipe r;
+
+    if (!r.optimizer.name[0]) {
+        recipe_init(&r);
+        (void)snprintf(r.optimizer.name, sizeof r.optimizer.name, "Muon");
+    }
+    return &r;
+}
 
 static void call(struct bench *b, const struct op_call *o)
 {
@@ -302,6 +315,20 @@ static void call(struct bench *b, const struct op_call *o)
             s, &(struct update_piece){grad[0], {grad[1], grad[2]}, grad[3], (uint16_t *)x[4], params, adam.rounding, 0},
             1, &adam);
         break;
+    case MUON: {
+        const struct whole_step step = {
+            .recipe = muon_recipe(), .number = 1, .grad_scale = 1, .dt = b->dt, .moment = DTYPE_F32};
+        const struct whole_matrix m = {.name = "w1",
+                                       .rows = b->f,
+                                       .cols = c,
+                                       .heads = 1,
+                                       .of = 1,
+                                       .values = grad[0],
+                                       .state = {grad[1]},
+                                       .next = {grad[2]}};
+        st = whole_direction(&step, &m, b->work, ops, s);
+        break;
+    }
     case SUMS:
         st = ops->block_sums(s, (double *)x[5], grad[0], params, 4096, true);
         break;
@@ -564,6 +591,11 @@ static void run_rest(struct bench *b)
          .calls = 0,
          .bytes = (14 + 4 * 260.0 / 256) * params,
          .largest = unit},
+        {.name = "muon of w1", /* a direction: one matrix's Newton-Schulz steps, and what is around them */
+         .kind = MUON,
+         .calls = 0,
+         .flops = whole_flops(muon_recipe(), b->f, b->c, 1),
+         .largest = (size_t)(b->f * b->c) * 4},
         {.name = "block_sums", .kind = SUMS, .calls = l, .bytes = 4 * params, .largest = unit},
     };
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
@@ -662,7 +694,7 @@ static void open_memory(struct bench *b)
     b->stats = memory(b, (size_t)b->n * 12);
     b->attention = (struct attention_shape){
         .dt = b->dt, .b = b->b, .tq = b->t, .tk = b->t, .h = b->heads, .kv = b->kv, .d = b->d, .dv = b->d};
-    size_t work = 0;
+    size_t work = whole_work_bytes(muon_recipe(), b->dt, b->f, b->c, 1);
     for (int order = ATTENTION_FIXED; order <= ATTENTION_ANY; order++) {
         struct attention_shape z = b->attention;
         z.order = (enum attention_order)order;
