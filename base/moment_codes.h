@@ -8,9 +8,10 @@
  * bitsandbytes, but with -1 beside 1: so each block has its largest magnitude among its values, and
  * encode(decode(codes)) = codes. A square above 0 has a code above 0: an update divides by its root.
  *
- * A block without a magnitude of 2^-100 or more has scale 0 and decodes to zeros. With a value that is not finite, all
- * values are NaN. All arithmetic is fp32 with explicit fused products, so every device has the same bits.
- * tests/golden/moment_codes_reference.py has the same in NumPy. C and CUDA C++ include this file. */
+ * A block without a magnitude of 2^-100 or more has scale 0 and decodes to zeros. With a value that is not finite, or
+ * is 2^126 or more in magnitude (its inverse is no normal number), all values are NaN. All arithmetic is fp32 with
+ * explicit fused products, so every device has the same bits. tests/golden/moment_codes_reference.py has the same in
+ * NumPy. C and CUDA C++ include this file. */
 #ifndef TITAN_BASE_MOMENT_CODES_H
 #define TITAN_BASE_MOMENT_CODES_H
 
@@ -105,7 +106,7 @@ MOMENT_INLINE uint32_t moment_magnitude(float value)
 /* The scale of a block, whose largest magnitude has these bits. */
 MOMENT_INLINE float moment_scale(uint32_t largest)
 {
-    const uint32_t bits = largest >= 0x7f800000u ? 0x7fc00000u : largest < 27u << 23 ? 0 : largest;
+    const uint32_t bits = largest >= 253u << 23 ? 0x7fc00000u : largest < 27u << 23 ? 0 : largest;
     float ret;
 
     memcpy(&ret, &bits, sizeof ret);

@@ -40,7 +40,7 @@ def parts(square):
 
 def scale_of(values):
     largest = np.max(bits(values) & 0x7FFFFFFF)
-    if largest >= 0x7F800000:
+    if largest >= 253 << 23:  # 2^126, whose inverse is no normal number, and what is not finite
         return F32(np.nan)
     return np.array(largest, np.uint32).view(F32)[()] if largest >= 27 << 23 else F32(0)
 

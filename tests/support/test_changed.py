@@ -58,8 +58,8 @@ def a_method_has_the_scripts_of_its_command():
 
 
 def a_key_has_the_scripts_that_set_it():
-    """worker/elastic/restore.c: a script that sets checkpoint.initial_load_model_only, which few do; of titand's file, limits.user_disk_mb"""
-    assert "tests/ctl/test_resume.py" in of("worker/elastic/restore.c")[0], of("worker/elastic/restore.c")
+    """worker/epoch/profile.c: a script that sets profiling.profile_freq, which few do; of titand's file, limits.user_disk_mb"""
+    assert "tests/ctl/test_traces.py" in of("worker/epoch/profile.c")[0], of("worker/epoch/profile.c")
     usage = "daemon/coordinator/shell/disk_usage.c"
     assert "tests/ctl/test_quotas.py" in of(usage)[0], of(usage)
 
