@@ -115,7 +115,8 @@ $(emulated_dir)/probe: $(probe_o) $(BUILD)/obj/emulated/tests/gpu/spin.o $(emula
 $(BUILD)/obj/cuda/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
 $(gpu_programs): $(BUILD)/gpu/%: $(BUILD)/obj/cuda/tests/gpu/%.o $(gpu_support)
 	@mkdir -p $(@D)
-	$(link) -rdynamic $^ -ldl -lpthread -lm
+	$(link) -rdynamic $(filter-out $(lib_base),$^) $(lib_base) -ldl -lpthread -lm
+$(BUILD)/gpu/bench_ops: $(lib_worker)
 $(BUILD)/obj/cuda/tests/gpu/bench_ops.o: $(BUILD)/obj/cuda/tests/bench/bench_ops.o
 	@mkdir -p $(@D) && cp $< $@
 # The model, and updates of whole matrices, against PyTorch, on the device TITAN_TEST_DEVICE names.
