@@ -262,7 +262,7 @@ def agent_told_to_stop():
         c.ctl("drain", here)
         c.processes[there].send_signal(signal.SIGTERM)
         until("it drains", lambda: told_to_stop(there))
-        assert c.processes[there].wait(deadline()) == 0
+        assert c.processes[there].wait(deadline(180)) == 0  # it waits half a minute for another place, twice
         until("it is queued", lambda: c.status(job)["state"] == "PENDING")
         s = c.status(job)
         assert s["restarts"] == 0 and s["checkpoint"], s
