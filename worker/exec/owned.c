@@ -24,14 +24,10 @@ struct owner_route {
 
 /* --- routes ------------------------------------------------------------------------------------------------------- */
 
-struct wanted {
-    int unit;
-};
-
 static bool of_unit(void *arg, int unit, enum share share)
 {
-    const struct wanted *w = arg;
-    return unit == w->unit && share != SHARE_BIAS;
+    const int *const wanted = arg;
+    return unit == *wanted && share != SHARE_BIAS;
 }
 
 /* Adds what a rank's slice has of the matrices of its tensor. */
@@ -83,7 +79,7 @@ titan_status exec_open_routes(struct exec *e, struct titan_error *err)
         const struct action *const a = &e->p->actions[i];
         if (a->op != OP_TO_OWNERS)
             continue;
-        struct wanted wanted = {a->unit};
+        int unit = a->unit;
         struct owner_route *const route = calloc(1, sizeof *route);
         e->routes[a->unit] = route;
         if (!route)
@@ -91,7 +87,7 @@ titan_status exec_open_routes(struct exec *e, struct titan_error *err)
         for (int r = 0; r < n; r++) {
             _cleanup_free_ struct shard_slice *slices = NULL;
             int n_slices;
-            TRY(layout_slices(l, members[r], NULL, NULL, of_unit, &wanted, &slices, &n_slices, err));
+            TRY(layout_slices(l, members[r], NULL, NULL, of_unit, &unit, &slices, &n_slices, err));
             for (int k = 0; k < n_slices && l->specs[slices[k].tensor].kind == 0; k++)
                 TRY(add_parts(e, route, a->unit, members[r], &slices[k], err));
         }

@@ -38,7 +38,8 @@ struct evaluation_sums {
 /* Computes the outcome. TITAN_ECONFLICT: the counted number of tokens is impossible. */
 titan_status outcome_read(const struct program *program, const struct layout *layout, const double *statistics,
                           struct step_outcome *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Reads the sums of a finite step's tensors, summed over all ranks: with one that is not finite, the step is not. */
+/* Reads the sums of a finite step's tensors, summed over all ranks. A sum that is not finite makes the step not
+ * finite. */
 void outcome_add_sums(const struct model *model, const double *sums, struct step_outcome *outcome);
 /* Norms of each unit (statistics.units numbers): of the unit's mean gradient before clipping, and of its masters before
  * the step's update. */

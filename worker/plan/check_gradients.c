@@ -462,10 +462,7 @@ static titan_status tensor_sums(struct gradients *g, const struct operand *o)
 
 static bool has_matrices(const struct gradients *g, int unit)
 {
-    const struct model_unit *u = &g->c->model->units[unit];
-    const struct owners *const o = g->c->p->layout->owners;
-
-    return o && o->first[u->first_tensor] < o->first[u->first_tensor + u->n_tensors];
+    return owners_have(g->c->p->layout->owners, &g->c->model->units[unit]);
 }
 
 /* Is an operand the state of owned matrices, or a copy of it? */

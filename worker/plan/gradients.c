@@ -357,15 +357,6 @@ static int next_unit(const struct builder *b, int unit)
     return unit;
 }
 
-/* Does a unit of this rank have matrices with owners? */
-static bool has_matrices(const struct builder *b, int unit)
-{
-    const struct model_unit *u = &b->model->units[unit];
-    const struct owners *const o = b->layout->owners;
-
-    return o && o->first[u->first_tensor] < o->first[u->first_tensor + u->n_tensors];
-}
-
 /* State of owned matrices, and what it is after the step. */
 struct owned {
     struct tensor state, next;
@@ -417,7 +408,7 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
         state = staged;
     }
     for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u))
-        if (has_matrices(b, u)) {
+        if (owners_have(o, &b->model->units[u])) {
             builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
             emit_to_owners(&b->e, values, cut_parts, b->units[u].reduced, false);
             if (!tensor_exists(masters))
@@ -433,7 +424,7 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
     const struct tensor scratch = emit_tensor(&b->e, BUF_WORK, "directions", DTYPE_U8, 1, (int64_t)work);
     EMIT(&b->e, whole, sums, values, next, scratch, state, masters, .flops = (int64_t)fullest, .compute = b->opt->dt);
     for (int u = next_unit(b, NONE); u < b->model->n_units; u = next_unit(b, u))
-        if (has_matrices(b, u)) {
+        if (owners_have(o, &b->model->units[u])) {
             builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
             emit_from_owners(&b->e, b->units[u].reduced, cut_parts, values);
         }

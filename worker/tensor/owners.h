@@ -51,6 +51,11 @@ titan_status owners_open(const struct owners_options *options, struct owners **r
                          struct titan_error *err) TITAN_MUST_USE;
 void owners_close(struct owners *owners); /* NULL is fine */
 
+/* Does a unit have matrices with owners? owners NULL: no. */
+static inline bool owners_have(const struct owners *owners, const struct model_unit *unit)
+{
+    return owners && owners->first[unit->first_tensor] < owners->first[unit->first_tensor + unit->n_tensors];
+}
 /* Work of a matrix, in FLOP: an iteration of Newton and Schulz. The work of all methods grows alike. */
 double owners_work(int64_t rows, int64_t cols);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, a step
- * that is not updated after the agreement leaves it alone too, as does one that ends before its commit point. */
+/* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, and so
+ * does a step that is not updated after the agreement, and a step that ends before its commit point. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
