@@ -26,8 +26,11 @@ struct planner {
     const char *timeline, *trace, *picture; /* NULL = none */
     int world;                              /* 0 = as in the file */
     double memory_gib;                      /* 0 = as in the file */
+    double gigabits, delay;                 /* --network, --delay; negative = the machine's */
+    int64_t node;                           /* 0 = the machine's */
     const struct machine *machine;          /* NULL = as in the file */
     struct machine resized; /* copy of the machine with another memory size (--memory or device.memory) */
+    struct machine linked;  /* copy of the machine with the network that was asked for */
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
@@ -61,6 +64,9 @@ static titan_status read_options(const struct args *args, struct planner *p, str
                  err));
     p->world = (int)world;
     TRY(args_real(args, "memory", (struct real_range){0.001, 1e6}, 0, &p->memory_gib, err));
+    TRY(args_real(args, "network", (struct real_range){1e-3, 1e6}, -1, &p->gigabits, err));
+    TRY(args_real(args, "delay", (struct real_range){0, 1e4}, -1, &p->delay, err));
+    TRY(args_int(args, "node", (struct int_range){1, WORLD_MAX}, 0, &p->node, err));
     if (p->json && p->print)
         return titan_fail(err, TITAN_EINVAL, "plan: --print has no JSON");
     if (p->search && (p->timeline || p->picture || p->print || p->operations))
@@ -223,7 +229,16 @@ static titan_status open_costs(struct planner *p, struct titan_error *err)
 {
     struct cost_host here;
 
-    p->cost = (struct cost){.machine = p->machine, .threads = 1};
+    /* The network changes the forecast alone. Passes see the machine's own, so that the program is the run's. */
+    p->linked = *p->machine;
+    if (p->node > 0)
+        p->linked.node = (int)p->node;
+    if (p->gigabits > 0)
+        p->linked.net_bandwidth = p->gigabits * 1e9 / 8;
+    if (p->delay >= 0)
+        p->linked.net_latency = p->delay * 1e-3;
+    p->cost =
+        (struct cost){.machine = &p->linked, .threads = 1, .network = p->gigabits > 0 || p->delay >= 0 || p->node > 0};
     TRY(open_table(p, err));
     if (p->table.n > 0)
         p->cost.table = &p->table;
@@ -322,6 +337,10 @@ const struct command plan_command = {
             {"workers", 0, "N", "the same", WORD_NONE},
             {"device", 0, "NAME", "h100, h200, b200 or cpu (default: cpu where device.name is, else h100)", WORD_NONE},
             {"memory", 0, "GIB", "memory of a device in GiB, in place of device.memory and the model's own", WORD_NONE},
+            {"network", 0, "GBITS", "Gbit/s that a device has to other nodes, in place of the machine's own",
+             WORD_NONE},
+            {"delay", 0, "MS", "milliseconds that a message between nodes takes", WORD_NONE},
+            {"node", 0, "N", "devices in a node, in place of the machine's own", WORD_NONE},
             {"costs", 0, "TABLE", "of `titan-worker measure`, or none (default: the one it left, if there is one)",
              WORD_FILE},
             {"timeline", 0, "PATH", "write the step as trace events for ui.perfetto.dev; NAME.gz packs them",

@@ -80,6 +80,21 @@ def options():
     assert re.search(r"^ *\d+ gather +forward +ALL_GATHER", text, re.M) and "step " in text
 
 
+def network():
+    """--network, --delay and --node: a gather between nodes takes its bytes and delays; what stays in a node is as before, and so is the program"""
+    keys = {"training.mixed_precision_param": "float32"}
+    here, apart, slow, far = (document(DEBUG, "--world", 2, *more, keys=keys) for more in (
+        (), ("--node", 1), ("--node", 1, "--network", 0.1), ("--node", 1, "--network", 0.1, "--delay", 100)))
+    assert here["program"] == apart["program"] == slow["program"] == far["program"]
+    assert here["step_seconds"] < apart["step_seconds"] < slow["step_seconds"] < far["step_seconds"]
+    assert document(DEBUG, "--world", 2, "--network", 0.1, keys=keys)["step_seconds"] == here["step_seconds"]
+    sent = slow["ranks"][0]["sent_bytes"]["dp_shard"]  # gathers and reductions, each beside no other of its kind
+    assert sent / 2 < slow["step_seconds"] * 0.1e9 / 8 < 1.2 * sent, (sent, slow["step_seconds"])
+    for option, value in (("--network", 0), ("--network", -1), ("--delay", "x"), ("--node", 0)):
+        done = plan(DEBUG, "--world", 2, f"{option}={value}")
+        assert done.code == 2 and option in done.err, done.err
+
+
 def floors():
     """8B on one H200 fits with bf16 moments; floors of products and attention are those by hand, a line an operation"""
     out = planned(SOURCE / "recipes/llama3_8b_h200.toml", "--device", "h200", "--operations")
@@ -271,6 +286,6 @@ def refused():
 
 
 try:
-    tap(report, notes, options, floors, heeds_memory, experts_in_rounds, what_would_fit, as_json, timeline, big_timeline, picture, search, refused)
+    tap(report, notes, options, network, floors, heeds_memory, experts_in_rounds, what_would_fit, as_json, timeline, big_timeline, picture, search, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

@@ -303,10 +303,15 @@ static double attention_time(const struct cost *c, const struct program *p, cons
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
 
+/* Members of a group that share a machine. */
+static int members_on_one(const struct machine *m, const struct mesh *mesh, enum group group)
+{
+    return MAX(1, MIN(mesh_group_size(mesh, group), m->node / mesh_group_stride(mesh, group)));
+}
+
 double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes)
 {
-    const int members = mesh_group_size(mesh, group);
-    const int on_one = MAX(1, MIN(members, m->node / mesh_group_stride(mesh, group)));
+    const int members = mesh_group_size(mesh, group), on_one = members_on_one(m, mesh, group);
     const int nodes = (members + on_one - 1) / on_one;
     const double latency = nodes == 1 ? m->link_latency : m->net_latency, net = m->net_bandwidth * on_one;
     const double bandwidth = nodes == 1 ? m->link_bandwidth : on_one == 1 ? net : MIN(m->link_bandwidth, net);
@@ -379,6 +384,11 @@ bool cost_measured(const struct cost *cost, const struct program *p, const struc
 
     if (!cost->table || op_class((enum op)a->op) == OP_CLASS_NO_TIME)
         return false;
+    if (cost->network && op_is_transfer((enum op)a->op) && a->channel >= 0) {
+        const enum group group = channel_group((enum channel)a->channel);
+        if (members_on_one(cost->machine, &p->mesh, group) < mesh_group_size(&p->mesh, group))
+            return false;
+    }
     cost_key(p, a, key);
     if (op_is_transfer((enum op)a->op))
         return cost_table_transfer(cost->table, cost_members(p, a), key, cost_bytes(p, a), ret_seconds, ret_processor);

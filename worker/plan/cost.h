@@ -54,6 +54,7 @@ struct cost {
     const struct machine *machine;
     const struct cost_table *table; /* asked before the machine's model; NULL: no table */
     int threads;                    /* threads of a worker's compute stream, for the table */
+    bool network; /* the machine's network is not the table's: transfers between nodes are the model's */
     const struct device_info
         *device; /* device of the table, shared by its ranks; NULL: each rank has a device of the machine */
 };

@@ -264,7 +264,7 @@ titan_status search_layouts(const struct plan_options *options, const struct cos
 {
     const struct plan_options *const o = options;
     struct search s = {
-        .options = o, .cost = cost, .recipe = o->recipe, .world = o->world, .machine = o->machine, .dt = o->dt};
+        .options = o, .cost = cost, .recipe = o->recipe, .world = o->world, .machine = cost->machine, .dt = o->dt};
     int n = 0;
 
     titan_assert(s.world > 0 && s.machine && cost->machine);
