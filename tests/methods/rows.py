@@ -41,3 +41,18 @@ ROWS = [
     # Its decay is in the gradient, which the rate and momentum multiply.
     Row("SGD, momentum 0.9", (0.1, 0.3, 1.0), {"optimizer.name": "SGD", "optimizer.sgd.momentum": 0.9, "optimizer.weight_decay": 1e-4}),
 ]
+
+# --- over slow links: `make methods-link` ---
+
+# Some 20 million parameters, 256 tokens a step on two hosts: little to compute beside what travels.
+LINK_MODEL = {
+    "model.dim": 512, "model.n_layers": 8, "training.mixed_precision_param": "float32", "training.seq_len": 64, "training.local_batch_size": 2,
+    "training.global_batch_size": 4, "training.max_norm": 1, "optimizer.lr": 1e-3, "lr_scheduler.warmup_steps": 10, "device.threads": 1,
+    "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.enable": "false"}
+LINKS = ((1, 0), (0.1, 0), (0.1, 25))  # Gbit/s, and milliseconds that a message takes
+
+LINK_ROWS = [
+    Row("FSDP", ()),
+    Row("FSDP, bf16", (), {"training.mixed_precision_param": "bfloat16"}),
+    Row("HSDP", (), {"parallelism.data_parallel_replicate_degree": 2}),
+]
