@@ -113,7 +113,8 @@ def plan(worker, recipes, r):
             total_seq *= int(s.split("=")[1])
     command = [worker, "plan", "%s/%s.toml" % (recipes, r["recipe"]), "--world", str(r["world"]), "--device",
                "torchtitan-h100", "--json"]
-    for s in r["sets"] + ["numerics.deterministic=false", "training.loss_chunks=1", "training.seq_len=%d" % total_seq]:
+    # TorchTitan keeps no copies of the state on other nodes.
+    for s in r["sets"] + ["numerics.deterministic=false", "fault_tolerance.redundancy=checkpoint", "training.loss_chunks=1", "training.seq_len=%d" % total_seq]:
         command += ["--set", s]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

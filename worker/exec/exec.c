@@ -127,50 +127,13 @@ static titan_status open_statistics(struct exec *e, struct titan_error *err)
                : TITAN_OK;
 }
 
-static int by_writer(const void *a, const void *b)
-{
-    const struct final *x = a, *y = b;
-    return x->writer != y->writer ? (x->writer > y->writer) - (x->writer < y->writer)
-                                  : (x->norm > y->norm) - (x->norm < y->norm);
-}
-
-/* Finds the gradient shards, in the order in which they become final. */
-static titan_status find_finals(const struct program *p, struct final **ret, int *ret_n, struct titan_error *err)
-{
-    struct final *const finals = calloc((size_t)p->layout->model->n_units + 1, sizeof *finals);
-    _cleanup_free_ int *writer = calloc((size_t)p->n_buffers + 1, sizeof *writer);
-    int n = 0;
-
-    if (!finals || !writer) {
-        free(finals);
-        return no_memory(err);
-    }
-    for (int i = 0; i < p->n_actions; i++) {
-        const struct action *a = &p->actions[i];
-        const struct operand *o = action_operands(p, a);
-        if (a->op == OP_NORM)
-            finals[n++] = (struct final){.norm = i};
-        for (int k = 0; k < a->n_operands; k++)
-            if (o[k].access & ACCESS_WRITE)
-                writer[o[k].buffer] = i;
-    }
-    for (int i = 0; i < n; i++) { /* FROM_OWNERS writes behind the norm */
-        const struct action *const norm = &p->actions[finals[i].norm];
-        finals[i].writer = writer[action_operands(p, norm)[OPERAND_OF(norm, gradient)].buffer];
-    }
-    qsort(finals, (size_t)n, sizeof *finals, by_writer);
-    *ret = finals;
-    *ret_n = n;
-    return TITAN_OK;
-}
-
 titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n, int *ret_before,
                                 struct titan_error *err)
 {
     _cleanup_free_ struct final *finals = NULL;
     int n;
 
-    TRY(find_finals(program, &finals, &n, err));
+    TRY(program_finals(program, &finals, &n, err));
     *ret = calloc((size_t)n + 1, sizeof **ret);
     if (!*ret)
         return no_memory(err);
@@ -216,7 +179,7 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
     if (e->agree + 1 == p->n_actions)
         return titan_fail(err, TITAN_EBUG, "no DECIDE follows the agreement");
     e->sync_point = program_sync_point(p);
-    TRY(find_finals(p, &e->finals, &e->n_finals, err));
+    TRY(program_finals(p, &e->finals, &e->n_finals, err));
     TRY(bind_buffers(e, err));
 
     e->events = calloc((size_t)p->n_actions + 1, sizeof(struct event *));

@@ -17,11 +17,6 @@ enum exec_stage {
     EXEC_AGREED,   /* they are here: the step is committed */
 };
 
-/* A gradient shard: its last writing action, and the NORM that reads it. */
-struct final {
-    int writer, norm;
-};
-
 /* Bounds how far the host is ahead of a device with a queue. The compute stream gets a mark after every `every`
  * actions. When the host places a mark, it waits for the previous mark. So a launch never blocks, and little work is
  * left when an epoch ends. */

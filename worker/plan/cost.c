@@ -411,6 +411,19 @@ double cost_spread(const struct cost *cost, const struct program *p, const struc
     return row ? row->spread : 0;
 }
 
+double cost_to_buddy(const struct cost *cost, const struct mesh *mesh, double bytes)
+{
+    const struct machine *m = cost->machine;
+    const bool elsewhere = mesh->world > m->node;
+    double seconds, processor;
+
+    titan_assert(mesh->world > 1 && bytes >= 0);
+    if (cost->table && cost_table_transfer(cost->table, 2, "f32 SEND", (uint64_t)bytes, &seconds, &processor))
+        return seconds;
+    return m->start + (elsewhere ? m->net_latency : m->link_latency) +
+           bytes / (elsewhere ? m->net_bandwidth : m->link_bandwidth);
+}
+
 /* --- an action ---------------------------------------------------------------------------------------------------- */
 
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a)

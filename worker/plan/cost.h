@@ -82,5 +82,8 @@ double cost_floor(const struct cost *cost, const struct program *p, const struct
 double cost_flops(const struct program *p, const struct action *a);
 /* Seconds that a transfer takes in a group. bytes: counted as action_sent_bytes() does for the kind of action. */
 double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes);
+/* Seconds that a message to a rank's buddy takes. Buddies are on other machines if there are several
+ * (elastic/buddy.h). */
+double cost_to_buddy(const struct cost *cost, const struct mesh *mesh, double bytes);
 
 #endif

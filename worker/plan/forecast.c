@@ -34,17 +34,18 @@ static void measure_memory(const struct plan *plan, const struct machine *m, con
         ret->total += k == MEMORY_HOST ? 0 : ret->bytes[k];
     ret->bytes[MEMORY_HOST] += plan_copy_bytes(plan) + plan_snapshot_bytes(plan);
     ret->process = m->memory_fixed;
-    ret->peers = footprint_of_peers(m, p, plan_copy_bytes(plan));
+    ret->peers = footprint_of_peers(m, p, plan_copy_bytes(plan)) + plan_copy_room_bytes(plan);
     ret->predicted = (double)(ret->total + ret->process + ret->peers + (m->host_memory ? ret->bytes[MEMORY_HOST] : 0));
 }
 
 static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step, double crowded,
                          struct forecast_time *ret)
 {
-    double known = crowded;
+    double known = crowded + k->buddy;
 
     titan_assert(step >= k->finish && crowded >= 0);
     ret->crowded = crowded;
+    ret->buddy = k->buddy;
     for (int i = 0; i < k->program->n_actions; i++) {
         const struct action *a = &k->program->actions[i];
         if (a->stream != STREAM_COMPUTE)
@@ -72,6 +73,11 @@ static void measure_time(const struct simulated_rank *k, const struct cost *cost
 static double cost_of(void *arg, const struct program *p, const struct action *a)
 {
     return cost_action(arg, p, a);
+}
+
+static double to_buddy(void *arg, const struct program *p, double bytes)
+{
+    return cost_to_buddy(arg, &p->mesh, bytes);
 }
 
 static double spread_of(void *arg, const struct program *p, const struct action *a)
@@ -157,6 +163,7 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
         measure_time(k, cost, f->step, f->step - s->step, &f->time[i]);
         for (int c = 0; c < CHANNEL_COUNT; c++)
             f->bytes[i][kind_of_group[channel_group((enum channel)c)]] += k->bytes[c];
+        f->bytes[i][TRAFFIC_BUDDY] = k->buddy_bytes;
         for (int a = 0; cost->table && a < k->program->n_actions; a++) {
             double seconds, processor;
             if (cost_action(cost, k->program, &k->program->actions[a]) <= 0)
@@ -207,6 +214,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
                                                    .issue = cost->machine->issue,
                                                    .time = cost_of,
                                                    .spread = cost->table ? spread_of : NULL,
+                                                   .to_buddy = plan_has_buddies(plan) ? to_buddy : NULL,
                                                    .arg = (void *)cost};
         status = simulate(&options, &s, err);
     }
@@ -263,7 +271,10 @@ void forecast_clear(struct forecast *f)
 
 static const char *traffic_name(int kind)
 {
-    return kind == TRAFFIC_STATISTICS ? "report" : kind == TRAFFIC_EP ? "ep" : mesh_axis_name((enum mesh_axis)kind);
+    return kind == TRAFFIC_EP           ? "ep"
+           : kind == TRAFFIC_STATISTICS ? "report"
+           : kind == TRAFFIC_BUDDY      ? "buddy"
+                                        : mesh_axis_name((enum mesh_axis)kind);
 }
 
 /* --- for people --------------------------------------------------------------------------------------------------- */
@@ -347,6 +358,8 @@ static void print_memory(const struct forecast *f, struct buf *out)
             f->fitting_room);
 }
 
+#define PARTS_BESIDES 6 /* parts that are no waits for a channel */
+
 struct part {
     const char *name;
     double seconds, floor; /* floor 0: the part is a wait */
@@ -374,6 +387,7 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
     ret[n++] = (struct part){"memory-bound operations", t->memory_bound, t->memory_floor};
     ret[n++] = (struct part){"pipeline bubble and ends", t->idle, 0};
     ret[n++] = (struct part){"waiting: a core", t->crowded, 0};
+    ret[n++] = (struct part){"waiting: buddies", t->buddy, 0};
     for (int c = 0; c < CHANNEL_COUNT; c++)
         if (t->exposed[c] > 0)
             ret[n++] = (struct part){waits[c], t->exposed[c], 0};
@@ -383,7 +397,7 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
 
 void forecast_print(const struct forecast *f, struct buf *out)
 {
-    struct part parts[CHANNEL_COUNT + 5];
+    struct part parts[CHANNEL_COUNT + PARTS_BESIDES];
     char text[UNITS_TEXT];
     double floor = 0;
 
@@ -520,7 +534,7 @@ titan_status forecast_json(const struct forecast *f, const struct simulation *s,
     for (int i = 0; i < f->n; i++) {
         const struct forecast_memory *of = &f->memory[i];
         const struct forecast_time *t = &f->time[i];
-        struct part parts[CHANNEL_COUNT + 5];
+        struct part parts[CHANNEL_COUNT + PARTS_BESIDES];
         const int n = parts_of(t, parts);
         buf_printf(out, "%s{\"pp_rank\":%d,\"memory\":{", i ? "," : "", i);
         for (int k = 0; k < MEMORY_COUNT; k++)

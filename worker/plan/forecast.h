@@ -13,7 +13,8 @@ struct forecast_memory {
     int pp_rank;
     size_t bytes[MEMORY_COUNT]; /* by kind, at the program's peak; HOST is not part of the sum */
     size_t total;               /* memory of the device, as planned */
-    size_t process, peers;      /* memory that a process needs besides its plan; memory that its communicators need */
+    size_t process;             /* memory that a process needs besides its plan */
+    size_t peers;               /* memory of its communicators, and for what passes to and from copies at buddies */
     double predicted;           /* all memory needed; includes HOST where the device computes in the host's memory */
 };
 
@@ -22,12 +23,14 @@ struct forecast_time {
     double matmul, attention, memory_bound;             /* compute */
     double matmul_floor, attention_floor, memory_floor; /* the least time that compute can take (cost_floor) */
     double exposed[CHANNEL_COUNT];                      /* the compute stream waits for a transfer of this channel */
+    double buddy;                                       /* AGREE and COMMIT wait until buddies have the gradients */
     double crowded; /* operations wait for a core, where ranks share the cores of one machine */
     double idle;    /* the rest of the step: pipeline bubble, and waiting for the end of the step */
 };
 
-/* Sent bytes by the mesh's axes and two more: between experts' ranks, and the step's statistics over all ranks. */
-enum { TRAFFIC_EP = AXIS_COUNT, TRAFFIC_STATISTICS, TRAFFIC_COUNT };
+/* Sent bytes by the mesh's axes and three more: between experts' ranks, the step's statistics over all ranks, and
+ * gradients and owners' states to buddies (elastic/buddy.h). */
+enum { TRAFFIC_EP = AXIS_COUNT, TRAFFIC_STATISTICS, TRAFFIC_BUDDY, TRAFFIC_COUNT };
 
 struct forecast {
     const struct plan *plan;

@@ -267,6 +267,7 @@ static uint64_t memory_for_program(const struct plan *plan)
         return 0;
     if (m && m->host_memory)
         besides += plan_copy_bytes(plan) + plan_snapshot_bytes(plan);
+    besides += plan_copy_room_bytes(plan);
     return plan->opt.memory_bytes > besides ? plan->opt.memory_bytes - besides : 1;
 }
 
@@ -361,17 +362,39 @@ uint64_t plan_hash(const struct plan *plan, struct program *const *programs)
     return hash_mix(hash);
 }
 
-size_t plan_copy_bytes(const struct plan *plan)
+bool plan_has_buddies(const struct plan *plan)
 {
     const int replicas = mesh_group_size(&plan->mesh, GROUP_REPLICATE);
+    return recipe_keeps_copies(plan->opt.recipe, plan->mesh.world, replicas);
+}
+
+size_t plan_copy_bytes(const struct plan *plan)
+{
     size_t most = 0;
 
-    if (!recipe_keeps_copies(plan->opt.recipe, plan->mesh.world, replicas))
+    if (!plan_has_buddies(plan))
         return 0;
     for (int p = 0; p < plan->mesh.size[AXIS_PP]; p++)
         most = MAX(most, state_types_bytes(plan->build.types, plan->layout->total[p], plan->layout->kept[p]) +
                              (size_t)plan->layout->total[p] * sizeof(float) +
                              (size_t)(plan->layout->owners ? plan->layout->owners->kept[p] : 0) * sizeof(float));
+    return most;
+}
+
+size_t plan_copy_room_bytes(const struct plan *plan)
+{
+    const struct machine *const m = plan->opt.machine;
+    const struct layout *const l = plan->layout;
+    size_t most = 0;
+
+    if (!plan_has_buddies(plan) || !m || (m->host_memory && !plan->build.offload))
+        return 0;
+    for (int u = 0; u < l->model->n_units; u++)
+        most = MAX(most, (size_t)l->units[u].shard * sizeof(float) +
+                             state_types_bytes(plan->build.types, l->units[u].shard, layout_unit_kept(l, u)));
+    for (int p = 0; l->owners && p < plan->mesh.size[AXIS_PP]; p++)
+        most = MAX(most, (size_t)l->owners->kept[p] * sizeof(float) +
+                             moment_bytes(plan->build.types.moment, l->owners->kept[p]));
     return most;
 }
 

@@ -59,6 +59,11 @@ uint64_t plan_hash(const struct plan *plan, struct program *const *programs);
 /* Host memory for a rank's copy of another rank's part (elastic/buddy.h): masters, moments, gradients of the largest
  * part. 0: ranks keep no copies. */
 size_t plan_copy_bytes(const struct plan *plan);
+/* Do ranks send their gradients to buddies? */
+bool plan_has_buddies(const struct plan *plan);
+/* Memory of the device through which the copy passes where it lies in host memory: gradient and state of the largest
+ * unit, or of the matrices with owners. 0: the copy is in the memory that the device computes in, or there is none. */
+size_t plan_copy_room_bytes(const struct plan *plan);
 /* Host memory for the snapshot of the largest part, which a checkpoint is written from (state/snapshot.h). 0: no
  * checkpoints are written. */
 size_t plan_snapshot_bytes(const struct plan *plan);

@@ -68,6 +68,8 @@ static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
         k->start = calloc(n, sizeof *k->start);
         k->end = malloc(n * sizeof *k->end);
         k->drift = calloc(n, sizeof *k->drift);
+        if (s->opt->to_buddy)
+            TRY(program_finals(k->program, &k->finals, &k->n_finals, err));
         if (!k->start || !k->end || !k->drift)
             return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
         for (size_t i = 0; i < n; i++)
@@ -122,6 +124,56 @@ static double ready_time(const struct sim *s, int rank, int index, int *ret_bloc
         }
     }
     return t;
+}
+
+/* Time when the rank's buddy has all that becomes final before the action; -1: an action that makes it has not run.
+ * *ret_bytes: the bytes of it. */
+static double buddy_time(const struct sim *s, int rank, int index, double *ret_bytes)
+{
+    const struct simulated_rank *const k = &s->out->ranks[rank];
+    const struct program *const p = k->program;
+    double free = 0; /* end of the message before */
+
+    *ret_bytes = 0;
+    for (int i = 0; i < k->n_finals && k->finals[i].writer < index; i++) {
+        const double bytes = (double)action_params(p, &p->actions[k->finals[i].norm])->norm.n * sizeof(float);
+        const double final = k->end[k->finals[i].writer];
+        if (final < 0)
+            return -1;
+        free = MAX(free, final) + s->opt->to_buddy(s->opt->arg, p, bytes);
+        *ret_bytes += bytes;
+    }
+    for (int i = 0; k->finals && i < index; i++) { /* the state that owners have made follows the last directions */
+        const struct action *const a = &p->actions[i];
+        if (a->op != OP_WHOLE)
+            continue;
+        const double bytes = (double)action_params(p, a)->whole.kept * sizeof(float);
+        if (k->end[i] < 0)
+            return -1;
+        free = MAX(free, k->end[i]) + s->opt->to_buddy(s->opt->arg, p, bytes);
+        *ret_bytes += bytes;
+    }
+    return free;
+}
+
+/* AGREE and COMMIT of all ranks begin together, once all ranks and their buddies are there. -1: not yet. *ret_waited: s
+ * of waiting for buddies alone. */
+static double begin_together(const struct sim *s, int stream, double *ret_waited)
+{
+    double start = 0, copied = 0, bytes;
+    int before;
+
+    for (int r = 0; r < s->opt->n; r++) {
+        const int i = head(lane_of(s, r, stream));
+        const bool here = i >= 0 && action_at(s, r, i)->channel == CHANNEL_WORLD;
+        const double at = here ? ready_time(s, r, i, &before) : -1, buddy = here ? buddy_time(s, r, i, &bytes) : -1;
+        if (at < 0 || buddy < 0)
+            return -1;
+        start = MAX(start, at);
+        copied = MAX(copied, buddy);
+    }
+    *ret_waited = MAX(0, copied - start);
+    return MAX(start, copied);
 }
 
 static void account(struct sim *s, int rank, int index, double start, double end, int blocker)
@@ -192,18 +244,14 @@ static bool advance(struct sim *s, int rank, int stream)
             account(s, rank, i, start, end, blocker);
             account(s, a->peer, other, start, end, other_blocker);
         } else if (a->channel == CHANNEL_WORLD) {
-            double start = 0; /* begin of the action in which all ranks take part; negative: a rank is not there yet */
-            int before;
-            for (int r = 0; r < s->opt->n && start >= 0; r++) {
-                const int other = head(lane_of(s, r, stream));
-                const bool here = other >= 0 && action_at(s, r, other)->channel == CHANNEL_WORLD;
-                const double at = here ? ready_time(s, r, other, &before) : -1;
-                start = at < 0 ? -1 : MAX(start, at);
-            }
+            double waited;
+            const double start = begin_together(s, stream, &waited);
             if (start < 0)
                 break;
             for (int r = 0; r < s->opt->n; r++) {
                 const int other = head(lane_of(s, r, stream));
+                (void)buddy_time(s, r, other, &s->out->ranks[r].buddy_bytes);
+                s->out->ranks[r].buddy += waited;
                 account(s, r, other, start, start + time_of(s, r, other), -1);
             }
         } else {
@@ -280,6 +328,7 @@ void simulation_close(struct simulation *s)
         free(s->ranks[r].start);
         free(s->ranks[r].end);
         free(s->ranks[r].drift);
+        free(s->ranks[r].finals);
     }
     free(s->ranks);
     free(s);

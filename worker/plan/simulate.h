@@ -12,7 +12,11 @@
  * expected largest of n values of a standard normal distribution (0.56, 1.03, 1.42 for 2, 4, 8; H. A. David, Order
  * Statistics). Deviations of successive actions are added, because what makes a rank slow lasts longer than an action.
  * A collective that the compute stream waited for brings the members together again: the sum begins anew. SEND and RECV
- * have no spread. */
+ * have no spread.
+ *
+ * Ranks may have buddies (elastic/buddy.h): each gradient shard goes to the buddy once final, one message after the
+ * other, and so does the state that owners of matrices make. AGREE begins when the buddies of all ranks have all that
+ * was final before it, and so does COMMIT. */
 #ifndef TITAN_WORKER_PLAN_SIMULATE_H
 #define TITAN_WORKER_PLAN_SIMULATE_H
 
@@ -25,6 +29,8 @@ struct simulation_options {
     double (*time)(void *arg, const struct program *p, const struct action *a);
     /* Standard deviation of a time. NULL: no action has a spread. */
     double (*spread)(void *arg, const struct program *p, const struct action *a);
+    /* Seconds that a message of so many bytes takes to a buddy. NULL: ranks have no buddies. */
+    double (*to_buddy)(void *arg, const struct program *p, double bytes);
     void *arg;
 };
 
@@ -38,6 +44,10 @@ struct simulated_rank {
     double first, last;            /* begin of the first action, and end of the last action, of forward and backward */
     double exposed[CHANNEL_COUNT]; /* s that the compute stream waits for a transfer of this channel */
     double bytes[CHANNEL_COUNT];   /* bytes that this rank sends (action_wire_bytes) */
+    double buddy;                  /* s that AGREE and COMMIT wait for buddies */
+    double buddy_bytes;            /* bytes that this rank sends to its buddy */
+    struct final *finals;          /* gradient shards that go to the buddy; NULL: ranks have no buddies */
+    int n_finals;
 };
 
 struct simulation {

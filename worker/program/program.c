@@ -300,6 +300,44 @@ uint64_t program_hash(const struct program *p)
     return hash_mix(hash);
 }
 
+/* --- final gradients ---------------------------------------------------------------------------------------------- */
+
+static int by_writer(const void *a, const void *b)
+{
+    const struct final *x = a, *y = b;
+    return x->writer != y->writer ? (x->writer > y->writer) - (x->writer < y->writer)
+                                  : (x->norm > y->norm) - (x->norm < y->norm);
+}
+
+titan_status program_finals(const struct program *p, struct final **ret, int *ret_n, struct titan_error *err)
+{
+    struct final *const finals = calloc((size_t)p->layout->model->n_units + 1, sizeof *finals);
+    _cleanup_free_ int *writer = calloc((size_t)p->n_buffers + 1, sizeof *writer);
+    int n = 0;
+
+    if (!finals || !writer) {
+        free(finals);
+        return titan_fail(err, TITAN_ENOMEM, "final gradients: out of memory");
+    }
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        const struct operand *o = action_operands(p, a);
+        if (a->op == OP_NORM)
+            finals[n++] = (struct final){.norm = i};
+        for (int k = 0; k < a->n_operands; k++)
+            if (o[k].access & ACCESS_WRITE)
+                writer[o[k].buffer] = i;
+    }
+    for (int i = 0; i < n; i++) { /* FROM_OWNERS writes behind the norm */
+        const struct action *const norm = &p->actions[finals[i].norm];
+        finals[i].writer = writer[action_operands(p, norm)[OPERAND_OF(norm, gradient)].buffer];
+    }
+    qsort(finals, (size_t)n, sizeof *finals, by_writer);
+    *ret = finals;
+    *ret_n = n;
+    return TITAN_OK;
+}
+
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
 void program_print_params(const struct program *p, const struct action *a, struct buf *out)

@@ -244,6 +244,14 @@ size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
 /* Index of the first action that cannot end on this rank before every other rank has begun the same step. Such an
  * action is a collective of all ranks, AGREE at the latest. -1: the rank is alone. */
 int program_sync_point(const struct program *p);
+/* A gradient shard: its last writing action, and the NORM that reads it. */
+struct final {
+    int writer, norm;
+};
+/* The gradient shards of a step, in the order in which they become final. Owned (free). Shards of units whose matrices
+ * have owners become final with FROM_OWNERS, behind AGREE. */
+titan_status program_finals(const struct program *p, struct final **ret, int *ret_n,
+                            struct titan_error *err) TITAN_MUST_USE;
 /* Hash of the actions with their operands, streams and order: programs with the same hash do the same. The hash leaves
  * out sizes of scratch, which depend on the device and its threads. It leaves out places in the arena and waits, which
  * follow from the rest. The canonical sums (sum, sum_experts) and the layout follow from the recipe and are left out,
