@@ -88,8 +88,9 @@ def network():
     assert here["program"] == apart["program"] == slow["program"] == far["program"]
     assert here["step_seconds"] < apart["step_seconds"] < slow["step_seconds"] < far["step_seconds"]
     assert document(DEBUG, "--world", 2, "--network", 0.1, keys=keys)["step_seconds"] == here["step_seconds"]
-    sent = slow["ranks"][0]["sent_bytes"]["dp_shard"]  # gathers and reductions, each beside no other of its kind
-    assert sent / 2 < slow["step_seconds"] * 0.1e9 / 8 < 1.2 * sent, (sent, slow["step_seconds"])
+    sent = slow["ranks"][0]["sent_bytes"]
+    travels = (sent["dp_shard"] + sent["buddy"]) * 8 / 0.1e9
+    assert travels <= slow["step_seconds"] < 1.2 * travels, (sent, slow["step_seconds"])
     for option, value in (("--network", 0), ("--network", -1), ("--delay", "x"), ("--node", 0)):
         done = plan(DEBUG, "--world", 2, f"{option}={value}")
         assert done.code == 2 and option in done.err, done.err

@@ -309,6 +309,11 @@ static int members_on_one(const struct machine *m, const struct mesh *mesh, enum
     return MAX(1, MIN(mesh_group_size(mesh, group), m->node / mesh_group_stride(mesh, group)));
 }
 
+bool cost_uses_network(const struct machine *m, const struct mesh *mesh, enum group group)
+{
+    return members_on_one(m, mesh, group) < mesh_group_size(mesh, group);
+}
+
 double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes)
 {
     const int members = mesh_group_size(mesh, group), on_one = members_on_one(m, mesh, group);
@@ -384,11 +389,9 @@ bool cost_measured(const struct cost *cost, const struct program *p, const struc
 
     if (!cost->table || op_class((enum op)a->op) == OP_CLASS_NO_TIME)
         return false;
-    if (cost->network && op_is_transfer((enum op)a->op) && a->channel >= 0) {
-        const enum group group = channel_group((enum channel)a->channel);
-        if (members_on_one(cost->machine, &p->mesh, group) < mesh_group_size(&p->mesh, group))
-            return false;
-    }
+    if (cost->network && a->channel >= 0 &&
+        cost_uses_network(cost->machine, &p->mesh, channel_group((enum channel)a->channel)))
+        return false;
     cost_key(p, a, key);
     if (op_is_transfer((enum op)a->op))
         return cost_table_transfer(cost->table, cost_members(p, a), key, cost_bytes(p, a), ret_seconds, ret_processor);
@@ -418,7 +421,8 @@ double cost_to_buddy(const struct cost *cost, const struct mesh *mesh, double by
     double seconds, processor;
 
     titan_assert(mesh->world > 1 && bytes >= 0);
-    if (cost->table && cost_table_transfer(cost->table, 2, "f32 SEND", (uint64_t)bytes, &seconds, &processor))
+    if (cost->table && !(cost->network && elsewhere) &&
+        cost_table_transfer(cost->table, 2, "f32 SEND", (uint64_t)bytes, &seconds, &processor))
         return seconds;
     return m->start + (elsewhere ? m->net_latency : m->link_latency) +
            bytes / (elsewhere ? m->net_bandwidth : m->link_bandwidth);

@@ -80,6 +80,8 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
 double cost_floor(const struct cost *cost, const struct program *p, const struct action *a);
 /* FLOPs of a product or an attention action; 0 for others. Causal attention counts the visible half. */
 double cost_flops(const struct program *p, const struct action *a);
+/* Are members of the group on several machines, so that its transfers use the network? */
+bool cost_uses_network(const struct machine *m, const struct mesh *mesh, enum group group);
 /* Seconds that a transfer takes in a group. bytes: counted as action_sent_bytes() does for the kind of action. */
 double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes);
 /* Seconds that a message to a rank's buddy takes. Buddies are on other machines if there are several

@@ -38,13 +38,14 @@ static void measure_memory(const struct plan *plan, const struct machine *m, con
     ret->predicted = (double)(ret->total + ret->process + ret->peers + (m->host_memory ? ret->bytes[MEMORY_HOST] : 0));
 }
 
-static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step, double crowded,
-                         struct forecast_time *ret)
+/* waits: `crowded` and `network` of the step. */
+static void measure_time(const struct simulated_rank *k, const struct cost *cost, double step,
+                         struct forecast_time waits, struct forecast_time *ret)
 {
-    double known = crowded + k->buddy;
+    double known = waits.crowded + waits.network + k->buddy;
 
-    titan_assert(step >= k->finish && crowded >= 0);
-    ret->crowded = crowded;
+    titan_assert(step >= k->finish && waits.crowded >= 0 && waits.network >= 0);
+    *ret = waits;
     ret->buddy = k->buddy;
     for (int i = 0; i < k->program->n_actions; i++) {
         const struct action *a = &k->program->actions[i];
@@ -139,7 +140,29 @@ static titan_status shared_step(const struct forecast *f, const struct simulatio
     return TITAN_OK;
 }
 
-static void fill(struct forecast *f, const struct simulation *s, const struct cost *cost, double step)
+/* The least length of a step by what leaves a rank for other machines. The simulation gives each transfer the rank's
+ * whole share of the network, also where two transfers overlap. */
+static double network_step(const struct simulation *s, const struct cost *cost)
+{
+    double longest = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        const struct simulated_rank *k = &s->ranks[i];
+        const struct mesh *const mesh = &k->program->mesh;
+        double sum = mesh->world > cost->machine->node ? k->buddy_bytes / cost->machine->net_bandwidth : 0;
+        for (int j = 0; j < k->program->n_actions; j++) {
+            const struct action *a = &k->program->actions[j];
+            if (a->channel >= 0 && a->op != OP_RECV &&
+                cost_uses_network(cost->machine, mesh, channel_group((enum channel)a->channel)))
+                sum += cost_floor(cost, k->program, a);
+        }
+        longest = MAX(longest, sum);
+    }
+    return longest;
+}
+
+/* shared: the step's length where ranks share cores. */
+static void fill(struct forecast *f, const struct simulation *s, const struct cost *cost, double shared)
 {
     static const int kind_of_group[GROUP_COUNT] = {
         [GROUP_WORLD] = TRAFFIC_STATISTICS,
@@ -155,12 +178,13 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
 
-    titan_assert(s->n == f->n && s->step > 0 && step >= s->step);
-    f->step = step;
+    titan_assert(s->n == f->n && s->step > 0 && shared >= s->step);
+    f->step = MAX(shared, network_step(s, cost));
+    const struct forecast_time waits = {.crowded = shared - s->step, .network = f->step - shared};
     for (int i = 0; i < f->n; i++) {
         const struct simulated_rank *k = &s->ranks[i];
         measure_memory(f->plan, m, k->program, &f->memory[i]);
-        measure_time(k, cost, f->step, f->step - s->step, &f->time[i]);
+        measure_time(k, cost, f->step, waits, &f->time[i]);
         for (int c = 0; c < CHANNEL_COUNT; c++)
             f->bytes[i][kind_of_group[channel_group((enum channel)c)]] += k->bytes[c];
         f->bytes[i][TRAFFIC_BUDDY] = k->buddy_bytes;
@@ -358,7 +382,7 @@ static void print_memory(const struct forecast *f, struct buf *out)
             f->fitting_room);
 }
 
-#define PARTS_BESIDES 6 /* parts that are no waits for a channel */
+#define PARTS_BESIDES 7 /* parts that are no waits for a channel */
 
 struct part {
     const char *name;
@@ -387,6 +411,7 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
     ret[n++] = (struct part){"memory-bound operations", t->memory_bound, t->memory_floor};
     ret[n++] = (struct part){"pipeline bubble and ends", t->idle, 0};
     ret[n++] = (struct part){"waiting: a core", t->crowded, 0};
+    ret[n++] = (struct part){"waiting: the network", t->network, 0};
     ret[n++] = (struct part){"waiting: buddies", t->buddy, 0};
     for (int c = 0; c < CHANNEL_COUNT; c++)
         if (t->exposed[c] > 0)

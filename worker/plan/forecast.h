@@ -24,6 +24,7 @@ struct forecast_time {
     double matmul_floor, attention_floor, memory_floor; /* the least time that compute can take (cost_floor) */
     double exposed[CHANNEL_COUNT];                      /* the compute stream waits for a transfer of this channel */
     double buddy;                                       /* AGREE and COMMIT wait until buddies have the gradients */
+    double network; /* transfers wait for each other: a device has one share of its machine's network */
     double crowded; /* operations wait for a core, where ranks share the cores of one machine */
     double idle;    /* the rest of the step: pipeline bubble, and waiting for the end of the step */
 };
