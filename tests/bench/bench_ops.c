@@ -127,7 +127,9 @@ enum {
     F8_NN,
     F8_TN,
     F8_LARGEST,
-    F8_ENCODE
+    F8_ENCODE,
+    FEW_BITS, /* k: enum weight_codec */
+    FEW_BITS_BACK
 };
 
 static const struct recipe *muon_recipe(void)
@@ -353,6 +355,16 @@ static void call(struct bench *b, const struct op_call *o)
     case F8_ENCODE:
         st = ops->float8_encode(s, (uint8_t *)x[0], x[1], b->dt, (size_t)o->nn * (size_t)o->k, b->rstd);
         break;
+    case FEW_BITS:
+        st = ops->weight_encode(s, ARGS(weight_encode, .codes = (uint8_t *)x[0], .x = x[1], .dt = b->dt,
+                                        .codec = (enum weight_codec)o->k, .n = n * c, .bucket = WEIGHT_BUCKET,
+                                        .shift = 0.3f));
+        break;
+    case FEW_BITS_BACK:
+        st = ops->weight_decode(s, ARGS(weight_decode, .out = x[0], .codes = (const uint8_t *)x[1], .dt = b->dt,
+                                        .codec = (enum weight_codec)o->k, .pieces = 1, .n = n * c,
+                                        .bucket = WEIGHT_BUCKET));
+        break;
     default:
         break;
     }
@@ -565,6 +577,25 @@ static void run_rest(struct bench *b)
          .largest = (size_t)(b->n * b->v) * es},
         {.name = "scale", .kind = SCALE, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "copy", .kind = COPY, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
+        /* beside a copy of the values */
+        {.name = "weight_encode int8", .kind = FEW_BITS, .k = WEIGHTS_INT8, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "weight_encode int6", .kind = FEW_BITS, .k = WEIGHTS_INT6, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "weight_encode int4", .kind = FEW_BITS, .k = WEIGHTS_INT4, .bytes = 2 * n * c * e, .largest = row},
+        {.name = "weight_decode int8",
+         .kind = FEW_BITS_BACK,
+         .k = WEIGHTS_INT8,
+         .bytes = 2 * n * c * e,
+         .largest = row},
+        {.name = "weight_decode int6",
+         .kind = FEW_BITS_BACK,
+         .k = WEIGHTS_INT6,
+         .bytes = 2 * n * c * e,
+         .largest = row},
+        {.name = "weight_decode int4",
+         .kind = FEW_BITS_BACK,
+         .k = WEIGHTS_INT4,
+         .bytes = 2 * n * c * e,
+         .largest = row},
         {.name = "embed",
          .kind = EMBED,
          .calls = 1,

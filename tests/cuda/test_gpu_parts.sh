@@ -102,7 +102,7 @@ check "the steps behind a snapshot are set against those before it" [ "$(tests/g
 import json
 import sys
 found = json.load(open(sys.argv[1]))
-assert len(found["ops"]) == 48 and all(op["ms"] > 0 and op["floor_ms"] >= 0 for op in found["ops"]), found
+assert len(found["ops"]) == 54 and all(op["ms"] > 0 and op["floor_ms"] >= 0 for op in found["ops"]), found
 assert sum(op["floor_ms"] for op in found["ops"]) > 0, found
 assert [op["op"] for op in found["fused"]] == ["add_rmsnorm", "add_rmsnorm_dgrad", "loss"], found
 PY

@@ -75,6 +75,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     device_layers_check(&c);
     device_sums_check(&c);
     device_optimizer_check(&c);
+    device_weights_check(&c);
     device_experts_check(&c);
     check_repeat(&c);
     device_float8_check(&c);

@@ -25,6 +25,7 @@ void device_attention_tiles_check(struct checker *c);
 void device_layers_check(struct checker *c);
 void device_sums_check(struct checker *c);
 void device_optimizer_check(struct checker *c);
+void device_weights_check(struct checker *c);
 void device_experts_check(struct checker *c);
 void device_grouped_check(struct checker *c);
 void device_orthogonal_check(struct checker *c);

@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations e8b97e5c3ec0bfea (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations 5b1a77aadb5fa31c (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -421,6 +421,10 @@ struct device_ops {
     /* From now on the product way->product is carried out in this way. TITAN_EUNSUPPORTED: this device cannot, and
      * nothing has changed. */
     titan_status (*product_choose)(struct device *dev, const struct product_way *way, struct titan_error *err);
+
+    /* --- weights in few bits ------------------------------------------------------------------------------------- */
+    titan_status (*weight_encode)(struct stream *s, const struct weight_encode_args *a);
+    titan_status (*weight_decode)(struct stream *s, const struct weight_decode_args *a);
 };
 
 /* The slots from copy on. A device whose operations are named PREFIX_copy and so on uses this list to declare them and
@@ -433,7 +437,7 @@ struct device_ops {
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(row_gradient) X(moments) X(row_decay) X(weights) X(update) X(encode_moments) X(decode_moments) X(update_sum) \
-    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
+    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

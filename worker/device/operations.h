@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/weight_codes.h"
+
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
 {
@@ -520,5 +522,41 @@ struct weights_args {
     int64_t rows, cols, width, first;
     const struct rng_weights *weights; /* the caller may reuse it when the call returns */
 };
+
+/* --- weights in few bits ------------------------------------------------------------------------------------------ */
+
+/* base/weight_codes.h has the codec's arithmetic, and what a piece of n values is. Buckets begin at multiples of
+ * `bucket`.
+ * weight_encode: codes, one piece, from x (n) dt. Values within the `runs` runs have no codes: they count for no bucket
+ * and their codes are 0. A bucket without values has base and unit 0.
+ * weight_decode: out (pieces,n) dt from codes, pieces one behind the other; values within runs are undefined. Any bytes
+ * can be decoded.
+ * codes, x and out are at multiples of 16 bytes, and so is each piece of out. */
+#define WEIGHT_RUNS 12
+struct weight_run {
+    int64_t from, to; /* elements, in ascending order */
+};
+struct weight_encode_args {
+    uint8_t *codes;
+    const void *x;
+    enum dtype dt;
+    enum weight_codec codec;
+    int64_t n, bucket;
+    float shift; /* weight_shift() */
+    int runs;
+    struct weight_run run[WEIGHT_RUNS];
+};
+struct weight_decode_args {
+    void *out;
+    const uint8_t *codes;
+    enum dtype dt;
+    enum weight_codec codec;
+    int64_t pieces, n, bucket;
+};
+static inline bool weight_codes_valid(enum dtype dt, enum weight_codec codec, int64_t n, int64_t bucket)
+{
+    return compute_type(dt) && codec > WEIGHTS_WHOLE && codec < WEIGHT_CODECS && n >= 0 && bucket > 0 &&
+           bucket <= WEIGHT_BUCKET && bucket % WEIGHT_BUCKET_MIN == 0;
+}
 
 #endif

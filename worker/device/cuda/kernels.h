@@ -95,6 +95,10 @@ int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_
 int cuda_mxfp8(void *stream, const struct float8_operand *operand);
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale);
 
+/* --- buckets.cu --------------------------------------------------------------------------------------------------- */
+int cuda_weight_encode(void *stream, const struct weight_encode_args *a);
+int cuda_weight_decode(void *stream, const struct weight_decode_args *a);
+
 /* --- embed.cu ----------------------------------------------------------------------------------------------------- */
 int cuda_embed(void *stream, const struct embed_args *a);
 int cuda_embed_wgrad(void *stream, const struct embed_args *a);

@@ -482,6 +482,22 @@ titan_status cuda_ops_update_sum(struct stream *s, double *sum, const void *v, c
     return ENQUEUE(s, "sum of an update", cuda_update_sum(s->native, sum, (struct update_terms){v, grad, n}, &factors));
 }
 
+titan_status cuda_ops_weight_encode(struct stream *s, const struct weight_encode_args *a)
+{
+    if (!weight_codes_valid(a->dt, a->codec, a->n, a->bucket) || a->runs < 0 || a->runs > WEIGHT_RUNS ||
+        weight_buckets(a->n, a->bucket) > GRID_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "weights to codes", cuda_weight_encode(s->native, a));
+}
+
+titan_status cuda_ops_weight_decode(struct stream *s, const struct weight_decode_args *a)
+{
+    if (!weight_codes_valid(a->dt, a->codec, a->n, a->bucket) || a->pieces < 0 ||
+        (a->pieces > 0 && weight_buckets(a->n, a->bucket) > GRID_MAX / a->pieces))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "codes to weights", cuda_weight_decode(s->native, a));
+}
+
 const struct device_ops cuda_ops = {
     .open = cuda_open,
     .close = cuda_close,
