@@ -7,9 +7,10 @@
 #include "support/device_checker.h"
 #include "support/device_ops.h"
 
-/* What an operand's element becomes, and what its line's scale is undone with: fp64 from the contract's words. */
+/* What an operand's element becomes, and what its line's scale is undone with: fp64 from the contract's words. given:
+ * the scale; 0: it comes from the largest magnitude. */
 static void ref_float8(double *x, double *inverse, int64_t lines, int64_t of, int64_t line_stride, int64_t stride,
-                       enum float8 type, bool by_line, bool power)
+                       enum float8 type, bool by_line, bool power, double given)
 {
     double largest = 0.0;
     for (int64_t l = 0; l < lines; l++)
@@ -22,7 +23,7 @@ static void ref_float8(double *x, double *inverse, int64_t lines, int64_t of, in
     for (int64_t l = 0; l < lines; l++) {
         const double most = fmax(by_line ? inverse[l] : largest, 1e-12);
         float scale = (float)((double)float8_max(type) / most);
-        scale = power ? (float)exp2(floor(log2((double)scale))) : scale;
+        scale = given > 0 ? (float)given : power ? (float)exp2(floor(log2((double)scale))) : scale;
         for (int64_t i = 0; i < of; i++) {
             double *e = &x[l * line_stride + i * stride];
             *e = (double)float8_round((float)*e * scale, type);
@@ -124,16 +125,22 @@ static void check_mxfp8(struct checker *c)
         }
 }
 
-static void matmul_f8_case(struct checker *c, const struct float8_product *how, enum dtype ab, enum dtype cd, bool ta,
-                           bool tb, int64_t m, int64_t n, int64_t k, int64_t pad, double beta)
+/* given: scales of a and b; 0: not given */
+static void matmul_f8_case(struct checker *c, struct float8_product *how, const double given[2], enum dtype ab,
+                           enum dtype cd, bool ta, bool tb, int64_t m, int64_t n, int64_t k, int64_t pad, double beta)
 {
     int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
     struct tensor a = noise(c, (ta ? k : m) * lda, ab, 1.0), b = noise(c, (tb ? n : k) * ldb, ab, 1.0);
     struct tensor o = noise(c, m * ldc, cd, 1.0);
     double *want = values(c, m * ldc), *undo_a = values(c, m), *undo_b = values(c, n);
     memcpy(want, o.x, (size_t)(m * ldc) * sizeof(*want)); /* what lies between the rows must stay */
-    ref_float8(a.x, undo_a, m, k, ta ? 1 : lda, ta ? lda : 1, how->a, how->a_lines, how->power_of_two);
-    ref_float8(b.x, undo_b, n, k, tb ? ldb : 1, tb ? 1 : ldb, how->b, how->b_lines, how->power_of_two);
+    ref_float8(a.x, undo_a, m, k, ta ? 1 : lda, ta ? lda : 1, how->a, how->a_lines, how->power_of_two, given[0]);
+    ref_float8(b.x, undo_b, n, k, tb ? ldb : 1, tb ? 1 : ldb, how->b, how->b_lines, how->power_of_two, given[1]);
+    struct tensor scales = empty(c, 2, DTYPE_F32);
+    memcpy(scales.x, given, 2 * sizeof *given);
+    upload(c, &scales);
+    how->a_given = given[0] > 0 ? (const float *)scales.p : NULL;
+    how->b_given = given[1] > 0 ? (const float *)scales.p + 1 : NULL;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = 0.0;
@@ -152,17 +159,17 @@ static void matmul_f8_case(struct checker *c, const struct float8_product *how, 
     bool ok = near(c, got, want, m * ldc, fmax(limit_of(cd), c->h->info.host_memory ? 0 : 1e-3), "product");
     for (int64_t i = 0; i < m && pad; i++)
         ok = ok && same(c, got + i * ldc + n, want + i * ldc + n, pad, "between rows");
-    result(c, ok, "matmul_f8 %s to %s %c%c %lldx%lldx%lld ld+%lld beta %g%s%s%s%s", name_of(ab), name_of(cd),
-           ta ? 'T' : 'N', tb ? 'T' : 'N', (long long)m, (long long)n, (long long)k, (long long)pad, beta,
+    result(c, ok, "matmul_f8 %s to %s %c%c %lldx%lldx%lld ld+%lld beta %g%s%s%s%s given %g %g", name_of(ab),
+           name_of(cd), ta ? 'T' : 'N', tb ? 'T' : 'N', (long long)m, (long long)n, (long long)k, (long long)pad, beta,
            how->a == FLOAT8_E5M2 ? " e5m2" : "", how->a_lines ? " lines of a" : "", how->b_lines ? " lines of b" : "",
-           how->power_of_two ? " powers of two" : "");
+           how->power_of_two ? " powers of two" : "", given[0], given[1]);
     sweep(c);
 }
 
 /* b picks columns of a and scales are powers of two, so the product is what a's codes stand for, to the bit. With an
- * element that is not finite so is no line that has its scale. */
-static void float8_values_case(struct checker *c, const struct float8_product *how, enum dtype dt, bool ta, int64_t m,
-                               int64_t k, int64_t pad, double bad)
+ * element that is not finite so is no line that has its scale. given: the scale of a; 0: not given. */
+static void float8_values_case(struct checker *c, struct float8_product *how, double given, enum dtype dt, bool ta,
+                               int64_t m, int64_t k, int64_t pad, double bad)
 {
     const int64_t lda = (ta ? m : k) + pad, at = (int64_t)(next_random(c) % (uint64_t)(m * k)), row = at / k;
     const int64_t n = k > 400 ? k / 9 : k; /* at any place of a block of 16 codes, as all of them take long */
@@ -175,6 +182,10 @@ static void float8_values_case(struct checker *c, const struct float8_product *h
         a.x[i] = i % lda < (ta ? m : k) ? a.x[i] : 1e9; /* what lies between the lines is not looked at */
     upload(c, &a);
     upload(c, &b);
+    struct tensor scale = empty(c, 1, DTYPE_F32);
+    scale.x[0] = given;
+    upload(c, &scale);
+    how->a_given = given > 0 ? scale.p : NULL;
     void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, dt, false, m, n, k));
     need(c,
          c->ops->matmul_f8(c->s,
@@ -184,19 +195,20 @@ static void float8_values_case(struct checker *c, const struct float8_product *h
     double *got = download(c, &o);
     bool ok = true;
     if (isfinite(bad)) {
-        ref_float8(a.x, undo, m, k, ta ? 1 : lda, ta ? lda : 1, how->a, how->a_lines, how->power_of_two);
+        ref_float8(a.x, undo, m, k, ta ? 1 : lda, ta ? lda : 1, how->a, how->a_lines, how->power_of_two, given);
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++)
                 want[i * n + j] = 0.0 + a.x[ta ? j * k / n * lda + i : i * lda + j * k / n] * undo[i];
         ok = same(c, got, want, m * n, "values");
     } else {
-        /* On the host a NaN is no largest magnitude: with one scale it spoils its own line. */
-        const bool lines = how->a_lines || (isnan(bad) && c->h->info.host_memory);
+        /* On the host a NaN is no largest magnitude: with one scale it spoils its own line. A given scale stays. */
+        const bool lines = how->a_lines || given > 0 || (isnan(bad) && c->h->info.host_memory);
         for (int64_t i = 0; i < m * n; i++)
             ok = ok && !isfinite(got[i]) == (!lines || i / n == row);
     }
-    result(c, ok, "float8 values %s %c %lldx%lld ld+%lld%s%s + %g", name_of(dt), ta ? 'T' : 'N', (long long)m,
-           (long long)k, (long long)pad, how->a == FLOAT8_E5M2 ? " e5m2" : "", how->a_lines ? " lines" : "", bad);
+    result(c, ok, "float8 values %s %c %lldx%lld ld+%lld%s%s + %g given %g", name_of(dt), ta ? 'T' : 'N', (long long)m,
+           (long long)k, (long long)pad, how->a == FLOAT8_E5M2 ? " e5m2" : "", how->a_lines ? " lines" : "", bad,
+           given);
     sweep(c);
 }
 
@@ -212,32 +224,41 @@ static void check_float8_values(struct checker *c)
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (int way = 0; way < 8; way++) {
             struct float8_product how = {
-                (way ^ i) & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, false, true, NULL, false};
+                .a = (way ^ i) & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, .a_lines = way & 4, .power_of_two = true};
             for (int dt = 0; dt < 2; dt++)
-                float8_values_case(c, &how, both[dt], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad,
+                float8_values_case(c, &how, 0, both[dt], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad,
                                    i & 1 ? 1000.0 : 0.0);
             how.power_of_two = false;
-            float8_values_case(c, &how, both[way & 1], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad,
+            float8_values_case(c, &how, 0, both[way & 1], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad,
+                               bads[(i + (size_t)way) % 3]);
+            if (how.a_lines)
+                continue;
+            /* Given scales: all of the type's range, values beyond it, and what is not finite. */
+            how.power_of_two = true;
+            float8_values_case(c, &how, 0x1p-2, both[way & 1], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad, 0.0);
+            float8_values_case(c, &how, 0x1p9, both[way & 1], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad, 3e5);
+            float8_values_case(c, &how, 0x1p3, both[way & 1], way & 2, shapes[i].m, shapes[i].k, shapes[i].pad,
                                bads[(i + (size_t)way) % 3]);
         }
 }
 
 /* Codes of b that are made apart, in two parts of which the maxima are brought together, give the product of the same
- * bits. */
-static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t m, int64_t n, int64_t k, int64_t cut)
+ * bits; with powers of two (power) also where the scale is given. */
+static void float8_codes_case(struct checker *c, bool power, enum dtype dt, bool tb, int64_t m, int64_t n, int64_t k,
+                              int64_t cut)
 {
     const int64_t cols = tb ? k : n, all = n * k;
-    struct tensor a = noise(c, m * k, dt, 1.0), b = noise(c, all, dt, 1.0), o = noise(c, 2 * m * n, DTYPE_F32, 1.0);
+    struct tensor a = noise(c, m * k, dt, 1.0), b = noise(c, all, dt, 1.0), o = noise(c, 3 * m * n, DTYPE_F32, 1.0);
     uint8_t *codes = device_memory(c, (size_t)all);
     float *scales = device_memory(c, 8 * sizeof *scales), *o_float = (float *)o.p;
     const size_t elem = dtype_bytes(dt);
-    struct float8_product how = {.a = FLOAT8_E5M2, .b = FLOAT8_E4M3};
+    struct float8_product how = {.a = FLOAT8_E5M2, .b = FLOAT8_E4M3, .power_of_two = power};
     void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, dt, false, m, n, k));
 
     need(c, c->ops->float8_largest(c->s, scales + 1, b.p, dt, (size_t)cut), "largest");
     need(c, c->ops->float8_largest(c->s, scales + 3, (char *)b.p + (size_t)cut * elem, dt, (size_t)(all - cut)),
          "largest");
-    need(c, c->ops->float8_scales(c->s, scales, scales + 1, 2, 2, 1), "scales");
+    need(c, c->ops->float8_scales(c->s, scales, scales + 1, 2, 2, 1, power), "scales");
     need(c, c->ops->float8_encode(c->s, codes, b.p, dt, (size_t)cut, scales), "codes");
     need(c, c->ops->float8_encode(c->s, codes + cut, (char *)b.p + (size_t)cut * elem, dt, (size_t)(all - cut), scales),
          "codes");
@@ -252,30 +273,44 @@ static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t
                                       .b = codes, .tb = tb, .ldb = cols, .ab_dt = dt, .m = m, .n = n, .k = k,
                                       .how = &how, .work = work)),
          "float8 of codes");
+    how.b_scale = NULL;
+    how.b_given = scales;
+    need(c,
+         c->ops->matmul_f8(c->s, ARGS(matmul, .c = o_float + 2 * m * n, .c_dt = DTYPE_F32, .ldc = n, .a = a.p, .lda = k,
+                                      .b = b.p, .tb = tb, .ldb = cols, .ab_dt = dt, .m = m, .n = n, .k = k, .how = &how,
+                                      .work = work)),
+         "float8 by a given scale");
     double *got = download(c, &o);
-    result(c, memcmp(got, got + m * n, (size_t)(m * n) * sizeof *got) == 0,
-           "codes made apart, %s %c %lldx%lldx%lld cut at %lld", name_of(dt), tb ? 'T' : 'N', (long long)m,
-           (long long)n, (long long)k, (long long)cut);
+    const size_t bytes = (size_t)(m * n) * sizeof *got;
+    result(c, memcmp(got, got + m * n, bytes) == 0 && memcmp(got, got + 2 * m * n, bytes) == 0,
+           "codes made apart, %s %c %lldx%lldx%lld cut at %lld%s", name_of(dt), tb ? 'T' : 'N', (long long)m,
+           (long long)n, (long long)k, (long long)cut, power ? " power of two" : "");
     sweep(c);
 }
 
 static void check_float8_codes(struct checker *c)
 {
-    const struct float8_product lines = {FLOAT8_E4M3, FLOAT8_E4M3, false, true, false, (const float *)1, false};
+    const float *const some = (const float *)1;
+    const struct float8_product refused[] = {{.b_lines = true, .b_scale = some},
+                                             {.a_lines = true, .a_given = some},
+                                             {.b_lines = true, .b_given = some},
+                                             {.b_scale = some, .b_given = some},
+                                             {.blocks = true, .a_given = some}};
     struct tensor o = noise(c, 256, DTYPE_F32, 1.0);
 
-    result(c,
-           c->ops->matmul_f8(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = 1, .a = o.p, .lda = 1, .b = o.p,
-                                        .ldb = 1, .ab_dt = DTYPE_F32, .m = 1, .n = 1, .k = 1, .how = &lines,
-                                        .work = o.p)) == TITAN_EINVAL,
-           "codes have one scale");
+    for (size_t i = 0; i < (c->h->info.mxfp8 ? 5 : 4); i++)
+        result(c,
+               c->ops->matmul_f8(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = 1, .a = o.p, .lda = 1, .b = o.p,
+                                            .ldb = 1, .ab_dt = DTYPE_F32, .m = 1, .n = 1, .k = 1, .how = &refused[i],
+                                            .work = o.p)) == TITAN_EINVAL,
+               "codes have one scale, a given scale is an operand's only one: %zu", i);
     for (int way = 0; way < 4; way++) {
         const enum dtype dt = way & 1 ? DTYPE_BF16 : DTYPE_F32;
-        float8_codes_case(c, dt, way & 2, 32, 48, 64, 48 * 20);
-        float8_codes_case(c, dt, way & 2, 17, 33, 70, 33 * 7 + 5);
-        float8_codes_case(c, dt, way & 2, 16, 80, 208, 0);
-        float8_codes_case(c, dt, way & 2, 16, 144, 320, 144 * 120 + 7);
-        float8_codes_case(c, dt, way & 2, 24, 130, 300, 130 * 16 * 7);
+        float8_codes_case(c, way & 1, dt, way & 2, 32, 48, 64, 48 * 20);
+        float8_codes_case(c, way & 1, dt, way & 2, 17, 33, 70, 33 * 7 + 5);
+        float8_codes_case(c, way & 1, dt, way & 2, 16, 80, 208, 0);
+        float8_codes_case(c, way & 1, dt, way & 2, 16, 144, 320, 144 * 120 + 7);
+        float8_codes_case(c, way & 1, dt, way & 2, 24, 130, 300, 130 * 16 * 7);
     }
     sweep(c);
 }
@@ -303,12 +338,16 @@ void device_float8_check(struct checker *c)
     check_mxfp8(c);
     for (int i = 0; i < 4; i++)
         for (int way = 0; way < 16; way++) {
-            const struct float8_product how = {
-                way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3, FLOAT8_E4M3, way & 4, way & 8, way & 2, NULL, false};
+            struct float8_product how = {.a = way & 1 ? FLOAT8_E5M2 : FLOAT8_E4M3,
+                                         .a_lines = way & 4,
+                                         .b_lines = way & 8,
+                                         .power_of_two = way & 2};
+            /* noise is of magnitude 1 at most: the second scale of each pair has values saturate */
+            const double given[2] = {way & 4 ? 0 : way & 2 ? 0x1p5 : 0, way & 8 ? 0 : way & 1 ? 0x1p9 : 0};
             const enum dtype ab = way & 1 ? DTYPE_BF16 : DTYPE_F32, cd = way & 2 ? ab : DTYPE_F32;
-            matmul_f8_case(c, &how, ab, cd, way >> 2 & 1, way >> 1 & 1, shapes[i].m, shapes[i].n, shapes[i].k,
-                           shapes[i].pad, way & 1);
-            matmul_f8_case(c, &how, ab, cd, way >> 3 & 1, way & 1, shapes[i].m, shapes[i].n, shapes[i].k, shapes[i].pad,
-                           way >> 1 & 1);
+            matmul_f8_case(c, &how, (const double[2]){0}, ab, cd, way >> 2 & 1, way >> 1 & 1, shapes[i].m, shapes[i].n,
+                           shapes[i].k, shapes[i].pad, way & 1);
+            matmul_f8_case(c, &how, given, ab, cd, way >> 3 & 1, way & 1, shapes[i].m, shapes[i].n, shapes[i].k,
+                           shapes[i].pad, way >> 1 & 1);
         }
 }

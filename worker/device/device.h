@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations 5b1a77aadb5fa31c (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations 89371e71e1552014 (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -138,7 +138,8 @@ static inline size_t moment_bytes(enum dtype type, int64_t n)
  * A scale is the type's largest value / the largest magnitude. The magnitude is at least 1e-12. The quotient is
  * computed in fp64 and rounded to fp32, and with power_of_two rounded down to a power of two. The whole operand has one
  * scale, or with `lines` each line along k has its own (a row of op(a), a column of op(b)). This is torchao's dynamic
- * scaling.
+ * scaling. A given scale replaces the one from the largest magnitude: no pass looks for it, and what is beyond the
+ * type's largest value becomes that value.
  * A line or operand with an element that is not finite makes its part of the product not finite. With one scale, a CPU
  * keeps a NaN to its line. A GPU's sums of such products keep some 14 bits. */
 struct float8_product {
@@ -149,7 +150,17 @@ struct float8_product {
     /* MXFP8 (base/float8.h) replaces all fields above: both operands are e4m3. Each MX_BLOCK elements of a line share a
      * scale, counted from the line's start; the last block may be shorter. Needs info.mxfp8. */
     bool blocks;
+    /* device; if set, the scale of a whole operand: not with lines, codes (b) or blocks */
+    const float *a_given, *b_given;
 };
+/* Are the given scales, codes and blocks of a kind that goes together? */
+static inline bool float8_product_valid(const struct float8_product *how)
+{
+    const bool plain = how->a == FLOAT8_E4M3 && how->b == FLOAT8_E4M3 && !how->a_lines && !how->b_lines &&
+                       !how->b_scale && !how->a_given && !how->b_given;
+    return (!how->blocks || plain) && (!how->b_scale || (how->b == FLOAT8_E4M3 && !how->b_lines && !how->b_given)) &&
+           !(how->a_given && how->a_lines) && !(how->b_given && how->b_lines);
+}
 
 static inline int64_t token_rows_place(const struct token_rows *z, int64_t row)
 {
@@ -295,7 +306,7 @@ struct device_ops {
     titan_status (*float8_largest)(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n);
     /* scales (n): each scale comes from the largest value in its column of largest (ranks,n), rows ld apart. */
     titan_status (*float8_scales)(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
-                                  int64_t n);
+                                  int64_t n, bool power_of_two);
     titan_status (*float8_encode)(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
                                   const float *scale);
 

@@ -167,7 +167,8 @@ static void product(struct block *k, struct tensor c, struct tensor a, struct te
         const size_t bytes = k->ops->matmul_f8_work_bytes(k->dev, a.dt, flags & OP_F8_BLOCKS, c.rows, c.cols, sum);
         work = emit_tensor(k->e, BUF_WORK, "float8", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
     }
-    EMIT(k->e, matmul, c, a, b, work, b_scale, .flags = flags | (tensor_exists(b_scale) ? OP_F8_B_CODES : 0));
+    EMIT(k->e, matmul, c, a, b, work, b_scale, TENSOR_NONE, TENSOR_NONE,
+         .flags = flags | (tensor_exists(b_scale) ? OP_F8_B_CODES : 0));
 }
 
 void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags)

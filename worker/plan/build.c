@@ -285,7 +285,7 @@ static void find_scales(struct builder *b)
             continue;
         builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
         unit->scales = emit_tensor(&b->e, BUF_WORK, "float8 scales", DTYPE_F32, 1, n);
-        EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n));
+        EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n), .flags = 0);
         at += n;
     }
 }

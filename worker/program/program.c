@@ -342,10 +342,10 @@ titan_status program_finals(const struct program *p, struct final **ret, int *re
 
 void program_print_params(const struct program *p, const struct action *a, struct buf *out)
 {
-    static const char *const flags[] = {"ta",          "tb",      "add",       "f32",        "backward", "masked",
-                                        "no_gradient", "sigmoid", "normalize", "any_order",  "f8",       "a_e5m2",
-                                        "a_lines",     "b_lines", "power",     "repeatable", "b_codes",  "in_turn",
-                                        "by_rank",     "blocks",  "biased",    "keep",       "offset",   "gelu"};
+    static const char *const flags[] = {
+        "ta",        "tb",     "add",    "f32",     "backward", "masked", "no_gradient", "sigmoid", "normalize",
+        "any_order", "f8",     "a_e5m2", "a_lines", "b_lines",  "power",  "repeatable",  "b_codes", "in_turn",
+        "by_rank",   "blocks", "biased", "keep",    "offset",   "gelu",   "given"};
     const struct op_params *q = action_params(p, a);
     const char *name = op_numbers((enum op)a->op);
 

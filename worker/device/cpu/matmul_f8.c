@@ -2,6 +2,8 @@
 /* matmul_f8.c - products in float8, emulated. Operands are scaled and rounded to values of their type, which bf16 and
  * fp32 hold exactly. Their products are summed in fp32, and the sums are divided by the scales. MXFP8's values include
  * their blocks' scales, so their sums are not divided. */
+#include <float.h>
+
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/matmul.h"
 
@@ -20,6 +22,7 @@ struct operand {
     enum dtype dt;
     enum float8 type;
     bool by_row, by_col, power_of_two;
+    const float *given; /* float8_product's */
 };
 
 /* --- scales ------------------------------------------------------------------------------------------------------- */
@@ -78,6 +81,12 @@ static float scale_of(float largest, enum float8 type, bool power_of_two)
 
 /* --- rounding ----------------------------------------------------------------------------------------------------- */
 
+/* A given scale says nothing of an infinity: it becomes NaN, as it does with a scale of 0. */
+CPU_INLINE float scaled(float x, float scale)
+{
+    return x * (fabsf(x) <= FLT_MAX ? scale : NAN);
+}
+
 CPU_INLINE void round_row(const struct operand *o, int64_t i, const enum dtype dt, const enum float8 type)
 {
     const void *const restrict src = at(o->src, i * o->ld, dt);
@@ -89,7 +98,7 @@ CPU_INLINE void round_row(const struct operand *o, int64_t i, const enum dtype d
             store_f32_as(dst, j, dt, float8_round(load_as_f32(src, j, dt) * scales[j], type));
     else
         for (int64_t j = 0; j < o->cols; j++)
-            store_f32_as(dst, j, dt, float8_round(load_as_f32(src, j, dt) * scale, type));
+            store_f32_as(dst, j, dt, float8_round(scaled(load_as_f32(src, j, dt), scale), type));
 }
 
 CPU_KERNEL static void round_rows(const void *p, int64_t begin, int64_t end, int thread)
@@ -136,14 +145,18 @@ static void make_float8(const struct cpu_context *ctx, const struct operand *o)
     int64_t scales = o->by_col ? o->cols : o->rows;
 
     titan_assert(!o->by_row || !o->by_col);
-    if (o->by_col)
+    if (o->given) {
+        o->scale[0] = *o->given;
+        scales = 1;
+    } else if (o->by_col) {
         cpu_for(ctx, o->cols, MAX(64, (1 << 14) / o->rows), cols_largest, o);
-    else
+    } else {
         cpu_for(ctx, o->rows, 1 + (1 << 14) / o->cols, rows_largest, o);
+    }
     if (!o->by_row && !o->by_col)
         for (; scales > 1; scales--) /* one scale for the whole operand: folds the rows' maxima */
             o->scale[0] = fmaxf(o->scale[0], o->scale[scales - 1]);
-    for (int64_t i = 0; i < scales; i++)
+    for (int64_t i = 0; i < scales && !o->given; i++)
         o->scale[i] = scale_of(o->scale[i], o->type, o->power_of_two);
 
     cpu_for(ctx, o->rows, 1 + (1 << 13) / o->cols, round_rows, o);
@@ -359,7 +372,8 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
                         .type = g->how.a,
                         .by_row = g->how.a_lines && !z->ta,
                         .by_col = g->how.a_lines && z->ta,
-                        .power_of_two = g->how.power_of_two};
+                        .power_of_two = g->how.power_of_two,
+                        .given = g->how.a_given};
     struct operand b = {.src = g->all.b,
                         .rows = z->tb ? z->n : z->k,
                         .cols = z->tb ? z->k : z->n,
@@ -368,7 +382,8 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
                         .type = g->how.b,
                         .by_row = g->how.b_lines && z->tb,
                         .by_col = g->how.b_lines && !z->tb,
-                        .power_of_two = g->how.power_of_two};
+                        .power_of_two = g->how.power_of_two,
+                        .given = g->how.b_given};
     char *at = g->work;
 
     titan_assert(z->m > 0 && z->n > 0);
@@ -394,9 +409,7 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
 titan_status cpu_matmul_f8(struct stream *s, const struct matmul_args *a)
 {
     const struct float8_product *const how = a->how;
-    if (!matmul_args_valid(a) || (how->b_scale && (how->b_lines || how->b != FLOAT8_E4M3)))
-        return TITAN_EINVAL;
-    if (how->blocks && (how->b_scale || how->a_lines || how->b_lines || how->a != FLOAT8_E4M3 || how->b != FLOAT8_E4M3))
+    if (!matmul_args_valid(a) || !float8_product_valid(how))
         return TITAN_EINVAL;
     if (a->m == 0 || a->n == 0)
         return TITAN_OK;
@@ -464,6 +477,7 @@ struct scales_args {
     float *scales;
     const float *largest;
     int64_t ld, ranks, n;
+    bool power_of_two;
 };
 
 static titan_status run_scales(const struct cpu_context *ctx, const void *p)
@@ -474,15 +488,16 @@ static titan_status run_scales(const struct cpu_context *ctx, const void *p)
         float most = 0;
         for (int64_t i = 0; i < g->ranks; i++)
             most = fmaxf(most, g->largest[i * g->ld + j]);
-        g->scales[j] = scale_of(most, FLOAT8_E4M3, false);
+        g->scales[j] = scale_of(most, FLOAT8_E4M3, g->power_of_two);
     }
     return TITAN_OK;
 }
 
 titan_status cpu_float8_scales(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
-                               int64_t n)
+                               int64_t n, bool power_of_two)
 {
-    const struct scales_args g = {.scales = scales, .largest = largest, .ld = ld, .ranks = ranks, .n = n};
+    const struct scales_args g = {
+        .scales = scales, .largest = largest, .ld = ld, .ranks = ranks, .n = n, .power_of_two = power_of_two};
     if (ranks <= 0 || n < 0 || ld < n)
         return TITAN_EINVAL;
     return cpu_enqueue(s, run_scales, &g, sizeof(g));

@@ -4,6 +4,8 @@
  * An operand is `lines` lines of k elements, element (i, x) at src[i * line + x * along]. One of the two strides is 1.
  * The tensor cores need codes as lines of kp bytes, dense along k, and zero behind k. But if a line's scale is not
  * finite, the whole line is NaN, even behind k. */
+#include <float.h>
+
 #include "worker/device/cuda/float8.cuh"
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
@@ -117,22 +119,27 @@ __global__ static void column_largest(unsigned *largest, const T *src, int64_t a
 /* --- scales ------------------------------------------------------------------------------------------------------- */
 
 /* The scale for this largest magnitude. */
-__device__ static inline float scale_of(unsigned bits, float top)
+__device__ static inline float scale_of(unsigned largest, float top, bool power_of_two)
 {
-    float most;
-    memcpy(&most, &bits, sizeof most);
-    return (float)((double)top / (most != most ? (double)most : fmax((double)most, 1e-12)));
+    float most, scale;
+    unsigned bits;
+    memcpy(&most, &largest, sizeof most);
+    scale = (float)((double)top / (most != most ? (double)most : fmax((double)most, 1e-12)));
+    memcpy(&bits, &scale, sizeof bits);
+    bits &= power_of_two ? 0xff800000u : 0xffffffffu;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
 }
 
 /* Makes a scale from each column of largest (ranks, n), rows ld apart. */
 __global__ static void column_scales(float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n,
-                                     float top)
+                                     float top, bool power_of_two)
 {
     for (int64_t j = (int64_t)grid_first(); j < n; j += (int64_t)grid_stride()) {
         unsigned most = 0;
         for (int64_t i = 0; i < ranks; i++)
             most = op_max_bits()(most, magnitude(largest[i * ld + j]));
-        scales[j] = scale_of(most, top);
+        scales[j] = scale_of(most, top, power_of_two);
     }
 }
 
@@ -147,14 +154,7 @@ struct scaling {
 
 __device__ static inline float scale_after(const struct scaling &how, unsigned largest)
 {
-    float scale = scale_of(largest, how.e5m2 ? 57344.0f : 448.0f);
-    if (how.power_of_two) {
-        unsigned bits;
-        memcpy(&bits, &scale, sizeof bits);
-        bits &= 0xff800000u;
-        memcpy(&scale, &bits, sizeof scale);
-    }
-    return scale;
+    return scale_of(largest, how.e5m2 ? 57344.0f : 448.0f, how.power_of_two);
 }
 __device__ static inline float scale_at(const struct scaling &how, int64_t line)
 {
@@ -184,15 +184,24 @@ template <class T> struct code_words {
     uint32_t w[N];
 };
 
-template <class T> __device__ static inline code_words<T> encode_piece(uint4 bits, float by, bool e5m2)
+/* A given scale says nothing of an infinity: it becomes NaN, as it does with a scale of 0. OWN: the scale is of the
+ * line's own largest magnitude. */
+template <bool OWN> __device__ static inline float scaled(float x, float by)
+{
+    return x * (OWN || fabsf(x) <= FLT_MAX ? by : NAN);
+}
+
+template <class T, bool OWN = false>
+__device__ static inline code_words<T> encode_piece(uint4 bits, float by, bool e5m2)
 {
     const piece<T> p = piece_of<T>(bits);
     code_words<T> words;
     for (int i = 0; i < words.N; i++)
-        words.w[i] = encode_4(p.v[4 * i] * by, p.v[4 * i + 1] * by, p.v[4 * i + 2] * by, p.v[4 * i + 3] * by, e5m2);
+        words.w[i] = encode_4(scaled<OWN>(p.v[4 * i], by), scaled<OWN>(p.v[4 * i + 1], by),
+                              scaled<OWN>(p.v[4 * i + 2], by), scaled<OWN>(p.v[4 * i + 3], by), e5m2);
     return words;
 }
-template <> __device__ inline code_words<struct code> encode_piece<struct code>(uint4 bits, float, bool)
+template <> __device__ inline code_words<struct code> encode_piece<struct code, false>(uint4 bits, float, bool)
 {
     code_words<struct code> words;
     memcpy(words.w, &bits, sizeof words.w);
@@ -202,8 +211,8 @@ template <> __device__ inline code_words<struct code> encode_piece<struct code>(
 /* The codes of element i of four pieces, one above the other. */
 template <class T> __device__ static inline uint32_t encode_column(const uint4 *bits, int i, float by, bool e5m2)
 {
-    return encode_4(piece_of<T>(bits[0]).v[i] * by, piece_of<T>(bits[1]).v[i] * by, piece_of<T>(bits[2]).v[i] * by,
-                    piece_of<T>(bits[3]).v[i] * by, e5m2);
+    return encode_4(scaled<false>(piece_of<T>(bits[0]).v[i], by), scaled<false>(piece_of<T>(bits[1]).v[i], by),
+                    scaled<false>(piece_of<T>(bits[2]).v[i], by), scaled<false>(piece_of<T>(bits[3]).v[i], by), e5m2);
 }
 template <> __device__ inline uint32_t encode_column<struct code>(const uint4 *bits, int i, float, bool)
 {
@@ -281,7 +290,7 @@ template <class T> __global__ static void line_codes(struct float8_operand o, st
 #pragma unroll 4
     for (int64_t at = piece_first<T>(); at < o.kp; at += piece_stride<T>()) {
         const uint4 bits = bits_within(x + at, o.k - at, whole);
-        store_codes<T>(o.codes + blockIdx.x * o.kp + at, encode_piece<T>(bits, by, how.e5m2));
+        store_codes<T>(o.codes + blockIdx.x * o.kp + at, encode_piece<T, true>(bits, by, how.e5m2));
     }
 }
 
@@ -380,10 +389,12 @@ static struct scaling scaling_of(const struct float8_operand &o, const float *gi
 template <class T> static int make_codes(void *stream, const struct float8_operand o, const T *src)
 {
     const bool dense = o.along == 1, whole = lies_in_pieces(o, src);
-    const struct scaling how = scaling_of(o, NULL);
+    const struct scaling how = scaling_of(o, o.given);
     int e = 0;
     if (dense && o.by_line)
         return LAUNCH(line_codes<T>, (unsigned)o.lines, THREADS, 0, stream, o, how, whole);
+    if (o.given)
+        return dense ? launch_codes(stream, o, src, how) : launch_across(stream, o, src, how);
     if (!o.by_line)
         e = dense ? launch_largest(stream, o.largest, src, o.lines, o.k, o.line)
                   : launch_largest(stream, o.largest, src, o.k, o.lines, o.along);
@@ -421,9 +432,11 @@ int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, 
                 : launch_largest(stream, bits, (const float *)x, 1, (int64_t)n, (int64_t)n);
 }
 
-int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n)
+int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n,
+                       bool power_of_two)
 {
-    return LAUNCH(column_scales, grid_blocks((size_t)n), THREADS, 0, stream, scales, largest, ld, ranks, n, 448.0f);
+    return LAUNCH(column_scales, grid_blocks((size_t)n), THREADS, 0, stream, scales, largest, ld, ranks, n, 448.0f,
+                  power_of_two);
 }
 
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale)

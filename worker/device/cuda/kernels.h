@@ -66,10 +66,11 @@ struct float8_operand {
     const void *src;
     bool bf16, e5m2, by_line, power_of_two; /* by_line: each line has a scale; otherwise all lines share one */
     int64_t lines, k, line, along;
-    int64_t kp;        /* k up to a multiple of 16 */
-    uint8_t *codes;    /* out, (lines, kp); at a multiple of 16 */
-    float *inverse;    /* out, (lines): the inverse scale of each line; a shared scale is repeated */
-    unsigned *largest; /* scratch, (lines) */
+    int64_t kp;         /* k up to a multiple of 16 */
+    uint8_t *codes;     /* out, (lines, kp); at a multiple of 16 */
+    float *inverse;     /* out, (lines): the inverse scale of each line; a shared scale is repeated */
+    unsigned *largest;  /* scratch, (lines) */
+    const float *given; /* the scale of all lines; NULL: it comes from the largest magnitude */
     /* out, MXFP8 only: mx_scales_bytes() bytes of scales, used instead of inverse and largest; kp is then a multiple of
      * 32 */
     uint8_t *scales;
@@ -90,7 +91,8 @@ struct float8_sums {
  * and b are NULL, the sums are not multiplied. */
 int cuda_float8_unscale(void *stream, const struct float8_sums *sums);
 int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, size_t n);
-int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n);
+int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n,
+                       bool power_of_two);
 /* mxfp8.cu: codes of e4m3 and the scales of their blocks. mx_scales.h defines where cuBLASLt reads the scales. */
 int cuda_mxfp8(void *stream, const struct float8_operand *operand);
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale);

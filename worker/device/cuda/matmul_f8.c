@@ -218,12 +218,9 @@ static void place(struct float8_operand *o, bool blocks, char **from)
 titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
 {
     const struct float8_product *const how = a->how;
-    const bool codes = !how->b_scale || (how->b == FLOAT8_E4M3 && !how->b_lines);
-    const bool plain =
-        how->a == FLOAT8_E4M3 && how->b == FLOAT8_E4M3 && !how->a_lines && !how->b_lines && !how->b_scale;
     if (!s->dev->float8_plans || (how->blocks && !s->dev->mxfp8))
         return TITAN_EUNSUPPORTED;
-    if (!matmul_args_valid(a) || !codes || (how->blocks && !plain) || !rows_fit(a->m, a->k) || !rows_fit(a->n, a->k))
+    if (!matmul_args_valid(a) || !float8_product_valid(how) || !rows_fit(a->m, a->k) || !rows_fit(a->n, a->k))
         return TITAN_EINVAL;
     if (a->m == 0 || a->n == 0 || a->k == 0)
         return cuda_ops_matmul(s, a);
@@ -241,6 +238,7 @@ titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
     x.b.line = a->tb ? a->ldb : 1, x.b.along = a->tb ? 1 : a->ldb;
     x.a.bf16 = x.b.bf16 = a->ab_dt == DTYPE_BF16;
     x.a.power_of_two = x.b.power_of_two = how->power_of_two;
+    x.a.given = how->a_given, x.b.given = how->b_given;
     x.fast = !a->ta && a->tb && !x.a.e5m2 && !x.blocks; /* only for the forward product, as in torchao */
     place(&x.a, x.blocks, &at);
     place(&x.b, x.blocks, &at);

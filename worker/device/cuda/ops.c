@@ -60,13 +60,13 @@ titan_status cuda_ops_float8_largest(struct stream *s, float *largest, const voi
 }
 
 titan_status cuda_ops_float8_scales(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
-                                    int64_t n)
+                                    int64_t n, bool power_of_two)
 {
     if (!s->dev->float8_plans)
         return TITAN_EUNSUPPORTED;
     if (ranks <= 0 || n < 0 || ld < n)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "float8 scales", cuda_float8_scales(s->native, scales, largest, ld, ranks, n));
+    return ENQUEUE(s, "float8 scales", cuda_float8_scales(s->native, scales, largest, ld, ranks, n, power_of_two));
 }
 
 titan_status cuda_ops_float8_encode(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,

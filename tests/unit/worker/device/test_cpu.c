@@ -556,8 +556,11 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
                               .lda = C, .b = y, .ldb = F, .ab_dt = dt, .m = C, .n = F, .k = N, .beta = 1.0f));
     _cleanup_free_ char *float8 = aligned_alloc(64, ops->matmul_f8_work_bytes(h.dev, dt, false, N, N, N));
     for (int i = 0; i < 3; i++) {
-        const struct float8_product how = {
-            i == 2 ? FLOAT8_E4M3 : FLOAT8_E5M2, FLOAT8_E4M3, i == 1, i == 1, i == 1, NULL, i == 2};
+        const struct float8_product how = {.a = i == 2 ? FLOAT8_E4M3 : FLOAT8_E5M2,
+                                           .a_lines = i == 1,
+                                           .b_lines = i == 1,
+                                           .power_of_two = i == 1,
+                                           .blocks = i == 2};
         st |= ops->matmul_f8(s, ARGS(matmul, .c = take(o, N * C * e), .c_dt = dt, .ldc = C, .a = x, .lda = F, .b = y,
                                      .tb = true, .ldb = F, .ab_dt = dt, .m = N, .n = C, .k = F, .how = &how,
                                      .work = float8));

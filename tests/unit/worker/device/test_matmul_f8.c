@@ -89,13 +89,11 @@ static void product(const struct fixture *f, uint32_t flags, float *c, const voi
                     int64_t ldb, int64_t m, int64_t n, int64_t k)
 {
     const struct device_ops *ops = f->device.ops;
-    const struct float8_product how = {flags & OP_F8_A_E5M2 ? FLOAT8_E5M2 : FLOAT8_E4M3,
-                                       FLOAT8_E4M3,
-                                       flags & OP_F8_A_LINES,
-                                       flags & OP_F8_B_LINES,
-                                       flags & OP_F8_POWER,
-                                       NULL,
-                                       flags & OP_F8_BLOCKS};
+    const struct float8_product how = {.a = flags & OP_F8_A_E5M2 ? FLOAT8_E5M2 : FLOAT8_E4M3,
+                                       .a_lines = flags & OP_F8_A_LINES,
+                                       .b_lines = flags & OP_F8_B_LINES,
+                                       .power_of_two = flags & OP_F8_POWER,
+                                       .blocks = flags & OP_F8_BLOCKS};
     titan_status st;
     for (int64_t i = 0; i < m * n; i++)
         c[i] = 1;

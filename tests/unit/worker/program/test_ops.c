@@ -74,6 +74,9 @@ static void operands_depend_on_flags_and_number(void **state)
     takes(OP_MATMUL, &(struct op_params){0}, 3, 3, "w c r a r b");
     takes(OP_MATMUL, &(struct op_params){.flags = OP_F8}, 4, 4, "w c r a r b w work");
     takes(OP_MATMUL, &(struct op_params){.flags = OP_F8 | OP_F8_B_CODES}, 5, 5, "w c r a r b w work r b_scale");
+    takes(OP_MATMUL, &(struct op_params){.flags = OP_F8 | OP_F8_GIVEN}, 6, 6, "w c r a r b w work r a_given r b_given");
+    takes(OP_MATMUL, &(struct op_params){.flags = OP_F8 | OP_F8_GIVEN | OP_F8_B_CODES}, 6, 6,
+          "w c r a r b w work r b_scale r a_given");
     takes(OP_PACK, &(struct op_params){0}, 1, 1, "w slices"); /* a rank without a microbatch */
     takes(OP_PACK, &(struct op_params){0}, 3, 3, "w slices r gradient r gradient");
     takes(OP_ALL_GATHER, &(struct op_params){0}, 3, 4, "w out r in w out r in");
