@@ -52,6 +52,13 @@ static titan_status upload_table(struct exec *e, enum table which, struct titan_
         return status;
     }
 
+    if (which == TABLE_POWERS) {
+        float *powers = malloc(POWERS * sizeof *powers);
+        for (int i = 0; powers && i < POWERS; i++)
+            powers[i] = ldexpf(1, i - POWERS_ZERO);
+        return upload(e, which, powers, POWERS * sizeof *powers, err);
+    }
+
     /* TABLE_KEYS_GATHERED is in rank order. The other table, for the ring, starts with this rank's keys and goes on
      * against the ring's direction. */
     const int cp = e->p->mesh.size[AXIS_CP], me = e->at[AXIS_CP];

@@ -156,47 +156,75 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u)
 
 /* --- linear layers and norms -------------------------------------------------------------------------------------- */
 
-/* b_scale: scale of b's codes; TENSOR_NONE: b has no codes */
-static void product(struct block *k, struct tensor c, struct tensor a, struct tensor b, struct tensor b_scale,
-                    uint32_t flags)
-{
-    struct tensor work = TENSOR_NONE;
-
-    if (flags & OP_F8) {
-        const int64_t sum = flags & OP_TA ? a.rows : a.cols;
-        const size_t bytes = k->ops->matmul_f8_work_bytes(k->dev, a.dt, flags & OP_F8_BLOCKS, c.rows, c.cols, sum);
-        work = emit_tensor(k->e, BUF_WORK, "float8", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
-    }
-    EMIT(k->e, matmul, c, a, b, work, b_scale, TENSOR_NONE, TENSOR_NONE,
-         .flags = flags | (tensor_exists(b_scale) ? OP_F8_B_CODES : 0));
-}
-
 void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags)
 {
-    product(k, c, a, b, TENSOR_NONE, flags);
+    titan_assert(!(flags & OP_F8));
+    EMIT(k->e, matmul, c, a, b, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, TENSOR_NONE, .flags = flags);
 }
-
-/* The layers that one product computes: their rows of the glued matrix, and their flags from the model's converters. */
-struct layers {
-    enum tensor_role role; /* role of the first of `all` glued layers, which one or more products compute */
-    int all;
-    enum linear_product product;
-    int64_t from, rows;
-    uint32_t converted;
-    int first, count; /* tensors */
-    int done;         /* layers of earlier products and of this product */
-};
 
 static uint32_t converted(const struct block *k, int tensor, enum linear_product product)
 {
     return k->converters && k->converters->converted[tensor] ? k->converters->flags[product] : 0;
 }
 
-uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
-                         enum linear_product product)
+/* The static scale 2^power. */
+static struct tensor power(const struct block *k, int power)
 {
-    return converted(k, model_find(k->layout->model, u->unit, role), product);
+    titan_assert(power >= -POWERS_ZERO && power < POWERS - POWERS_ZERO);
+    return tensor_cols(tensor_at(k->table[TABLE_POWERS], 0, DTYPE_F32, 1, POWERS), POWERS_ZERO + power, 1);
 }
+
+/* The scale of a weight that all ranks have found as the step began; TENSOR_NONE: a product finds it. */
+static struct tensor weight_scale(const struct block *k, const struct unit_buffers *u, int tensor)
+{
+    const int at = tensor - k->layout->model->units[u->unit].first_tensor;
+
+    if (at < 0 || at >= 64 || !(u->scaled >> at & 1))
+        return TENSOR_NONE;
+    return tensor_cols(u->scales, __builtin_popcountll(u->scaled & ((UINT64_C(1) << at) - 1)), 1);
+}
+
+/* A product of a linear layer, as the model's converters have it. tensor: the layer's weight, or the first of several
+ * glued ones. */
+static void product(struct block *k, const struct unit_buffers *u, int tensor, enum linear_product which,
+                    struct tensor c, struct tensor a, struct tensor b, uint32_t flags)
+{
+    const struct tensor weight = which == LINEAR_WGRAD ? TENSOR_NONE : weight_scale(k, u, tensor);
+    struct tensor work = TENSOR_NONE, b_scale = TENSOR_NONE, a_given = TENSOR_NONE, b_given = TENSOR_NONE;
+
+    flags |= converted(k, tensor, which);
+    if (flags & OP_F8) {
+        const int64_t sum = flags & OP_TA ? a.rows : a.cols;
+        const size_t bytes = k->ops->matmul_f8_work_bytes(k->dev, a.dt, flags & OP_F8_BLOCKS, c.rows, c.cols, sum);
+        work = emit_tensor(k->e, BUF_WORK, "float8", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
+    }
+    if (b.dt == DTYPE_U8) {
+        flags |= OP_F8_B_CODES;
+        b_scale = weight;
+    }
+    if (flags & OP_F8_GIVEN) {
+        const struct product_powers powers = k->converters->powers[tensor];
+        a_given = power(k, which == LINEAR_FORWARD ? powers.x : powers.dy);
+        b_given = which == LINEAR_WGRAD ? power(k, powers.x) : flags & OP_F8_B_CODES ? TENSOR_NONE : weight;
+    }
+    EMIT(k->e, matmul, c, a, b, work, b_scale, a_given, b_given, .flags = flags);
+}
+
+void block_linear_part(struct block *k, const struct unit_buffers *u, enum tensor_role role, enum linear_product which,
+                       struct tensor c, struct tensor a, struct tensor b, uint32_t flags)
+{
+    product(k, u, model_find(k->layout->model, u->unit, role), which, c, a, b, flags);
+}
+
+/* The layers that one product computes, and their rows of the glued matrix. */
+struct layers {
+    enum tensor_role role; /* role of the first of `all` glued layers, which one or more products compute */
+    int all;
+    enum linear_product product;
+    int64_t from, rows;
+    int first, count; /* tensors */
+    int done;         /* layers of earlier products and of this product */
+};
 
 /* Finds the layers of the next product. The product takes all layers, or one if any layer is converted. Returns false
  * if no layer is left. */
@@ -210,7 +238,6 @@ static bool next_layers(const struct block *k, const struct unit_buffers *u, str
         alone |= converted(k, first + i, l->product) != 0;
     l->from = at == 0 ? 0 : l->from + l->rows;
     l->rows = 0;
-    l->converted = at < l->all ? converted(k, first + at, l->product) : 0;
     l->done = alone ? MIN(at + 1, l->all) : l->all;
     l->first = first + at;
     l->count = l->done - at;
@@ -219,17 +246,12 @@ static bool next_layers(const struct block *k, const struct unit_buffers *u, str
     return l->rows > 0;
 }
 
-/* Returns the layers' weight. *ret_scale gets the scale of its codes; TENSOR_NONE: it has no codes. */
-static struct tensor weight_of(const struct block *k, const struct unit_buffers *u, const struct layers *l,
-                               struct tensor *ret_scale)
+/* Returns the layers' weight: values, or codes. */
+static struct tensor weight_of(const struct block *k, const struct unit_buffers *u, const struct layers *l)
 {
-    *ret_scale = TENSOR_NONE;
     if (!u->coded)
         return tensor_rows(block_param(k, u, l->role, l->all), l->from, l->rows);
-    const int place = coded_place(u->coded, l->first - k->layout->model->units[u->unit].first_tensor);
-    titan_assert(place < 0 || l->count == 1);
-    if (place >= 0)
-        *ret_scale = tensor_cols(u->scales, place, 1);
+    titan_assert(l->count == 1 || coded_place(u->coded, l->first - k->layout->model->units[u->unit].first_tensor) < 0);
     return coded_matrix(k, u, l->first, l->count);
 }
 
@@ -273,12 +295,9 @@ void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_rol
                   struct tensor x)
 {
     struct layers l = {.role = role, .all = count, .product = LINEAR_FORWARD};
-    struct tensor scale;
 
-    while (next_layers(k, u, &l)) {
-        const struct tensor w = weight_of(k, u, &l, &scale);
-        product(k, tensor_cols(y, l.from, l.rows), x, w, scale, OP_TB | l.converted);
-    }
+    while (next_layers(k, u, &l))
+        product(k, u, l.first, l.product, tensor_cols(y, l.from, l.rows), x, weight_of(k, u, &l), OP_TB);
     if (!has_own_bias(k, u, role))
         return;
     struct tensor bias = block_param(k, u, bias_of(role), count);
@@ -294,12 +313,10 @@ void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tens
                         struct tensor dx, struct tensor dy)
 {
     struct layers l = {.role = role, .all = count, .product = LINEAR_DGRAD};
-    struct tensor scale;
 
-    while (next_layers(k, u, &l)) {
-        const struct tensor w = weight_of(k, u, &l, &scale);
-        product(k, dx, tensor_cols(dy, l.from, l.rows), w, scale, (l.from > 0 ? OP_ADD_TO : 0) | l.converted);
-    }
+    while (next_layers(k, u, &l))
+        product(k, u, l.first, l.product, dx, tensor_cols(dy, l.from, l.rows), weight_of(k, u, &l),
+                l.from > 0 ? OP_ADD_TO : 0);
 }
 
 void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
@@ -309,8 +326,8 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
     struct layers l = {.role = role, .all = count, .product = LINEAR_WGRAD};
 
     while (next_layers(k, u, &l))
-        block_product(k, tensor_rows(dw, l.from, l.rows), tensor_cols(dy, l.from, l.rows), x,
-                      OP_TA | (u->first ? 0 : OP_ADD_TO) | l.converted);
+        product(k, u, l.first, l.product, tensor_rows(dw, l.from, l.rows), tensor_cols(dy, l.from, l.rows), x,
+                OP_TA | (u->first ? 0 : OP_ADD_TO));
     if (has_own_bias(k, u, role))
         EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), count), dy);
 }

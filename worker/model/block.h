@@ -159,8 +159,9 @@ struct layer_back {
 struct unit_buffers {
     int unit, params, grads; /* -1: not needed */
     bool first; /* the first gradient of a step: it overwrites, and zeroes gaps; later gradients are added */
-    /* coded: layout of `params` as codes, with `scales` (fp32). NULL: `params` is the flat buffer. */
+    /* coded: layout of `params` as codes. NULL: `params` is the flat buffer. scales: fp32, of weights in float8. */
     const struct coded *coded;
+    uint64_t scaled; /* bits of the unit's tensors that have a place in `scales`, in order */
     struct tensor scales;
 };
 

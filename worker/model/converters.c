@@ -18,6 +18,7 @@ static const struct float8_recipe {
       OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER}},
     {"rowwise_with_gw_hp",
      {OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER, OP_F8 | OP_F8_A_LINES | OP_F8_POWER, 0}},
+    {"scalify", {OP_F8 | OP_F8_GIVEN, OP_F8 | OP_F8_A_E5M2 | OP_F8_GIVEN, OP_F8 | OP_F8_A_E5M2 | OP_F8_GIVEN}},
 };
 static const struct float8_recipe mxfp8 = {"mxfp8_cublas",
                                            {OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS}};
@@ -79,36 +80,49 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     while (!mx && strcmp(how->name, r->float8.recipe_name) != 0)
         titan_assert(++how < float8_recipes + ARRAY_SIZE(float8_recipes));
     how = mx ? &mxfp8 : how;
-    struct converters *c = calloc(1, sizeof *c + (size_t)model->n_tensors * sizeof c->converted[0]);
+    const size_t n = (size_t)model->n_tensors;
+    struct converters *c = calloc(1, sizeof *c + n * (sizeof c->converted[0] + sizeof c->powers[0]));
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     memcpy(c->flags, how->flags, sizeof c->flags);
-    c->codes = r->float8.enable_fsdp_float8_all_gather && how == float8_recipes;
+    const bool given = how->flags[LINEAR_FORWARD] & OP_F8_GIVEN, one_scale = given || how == float8_recipes;
+    c->powers = given ? (struct product_powers *)(void *)(c->converted + n) : NULL;
+    c->codes = r->float8.enable_fsdp_float8_all_gather && one_scale;
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
         const int64_t step = mx ? MX_BLOCK : 16; /* sides must be multiples of this */
         const int64_t outputs = t->shape[0], inputs = t->shape[1];
         const bool fits = outputs % step == 0 && inputs % step == 0;
         /* thresholds of torchao, where K is the number of outputs */
-        const bool small = how == float8_recipes
-                               ? outputs <= 4096 && inputs <= 1024
-                               : inputs <= 2048 || outputs <= 1024 || (inputs <= 4096 && outputs <= 2048);
+        const bool small = one_scale ? outputs <= 4096 && inputs <= 1024
+                                     : inputs <= 2048 || outputs <= 1024 || (inputs <= 4096 && outputs <= 2048);
         c->converted[i] = is_linear_layer(t) && fits && !is_filtered(filter, t) && !(large_only && small);
     }
     *ret = c;
     return TITAN_OK;
 }
 
-uint64_t converters_coded(const struct converters *converters, const struct model *model, int unit)
+/* Bits of the unit's converted weights; parts: also of a weight that two products multiply by parts. */
+static uint64_t converted_bits(const struct converters *c, const struct model *model, int unit, bool parts)
 {
     const struct model_unit *u = &model->units[unit];
     uint64_t bits = 0;
 
     titan_assert(unit >= 0 && unit < model->n_units);
-    if (!converters || !converters->codes || u->n_tensors > 64)
+    if (u->n_tensors > 64)
         return 0;
     for (int i = 0; i < u->n_tensors; i++)
-        if (converters->converted[u->first_tensor + i] && model->tensors[u->first_tensor + i].role != ROLE_WKV_A)
+        if (c->converted[u->first_tensor + i] && (parts || model->tensors[u->first_tensor + i].role != ROLE_WKV_A))
             bits |= UINT64_C(1) << i;
     return bits;
+}
+
+uint64_t converters_coded(const struct converters *converters, const struct model *model, int unit)
+{
+    return converters && converters->codes ? converted_bits(converters, model, unit, converters->powers != NULL) : 0;
+}
+
+uint64_t converters_scaled(const struct converters *converters, const struct model *model, int unit)
+{
+    return converters && converters->powers ? converted_bits(converters, model, unit, true) : 0;
 }

@@ -13,6 +13,8 @@
  *   rowwise              x, w e4m3 by row           dy e4m3 by row, w by column       both e4m3 by column
  *   rowwise_with_gw_hp   x, w e4m3 by row           dy e4m3 by row, w e4m3            not in float8
  *   mxfp8_cublas         x, w e4m3 by blocks        dy, w e4m3 by blocks              both e4m3 by blocks
+ *   scalify              as tensorwise, with static scales (worker/plan/scales.h): no pass looks for the largest
+ *                        magnitudes of x and dy, and those of weights are looked for once a step, in the ranks' shards
  *
  * By row or column: a scale for each row or column along the dimension of the sum; scales are powers of two. Otherwise
  * the whole operand has one scale: the part of the matrix that is on this rank. By blocks: MXFP8 (base/float8.h), with
@@ -26,17 +28,26 @@
 
 enum linear_product { LINEAR_FORWARD, LINEAR_DGRAD, LINEAR_WGRAD, LINEAR_PRODUCTS };
 
+/* Exponents of static scales, powers of two: of a layer's input and of the gradient of its output. */
+struct product_powers {
+    int8_t x, dy;
+};
+
 struct converters {
     uint32_t flags[LINEAR_PRODUCTS]; /* enum op_flag: flags of a converted layer */
-    bool codes;                      /* tensorwise, if the recipe asks for it: weights are gathered as codes */
+    bool codes;                      /* weights with one scale are gathered as codes, if the recipe asks for it */
+    struct product_powers *powers;   /* per tensor, zeros at first (scales_choose); NULL: no static scales */
     bool converted[];                /* per tensor of the model */
 };
 
 /* *ret is owned by the caller (free()). It is NULL if the recipe converts nothing. */
 titan_status converters_open(const struct recipe *recipe, const struct model *model, struct converters **ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Bits of the unit's weights that are gathered as codes, from its first tensor on. Latent attention's wkv_a has no bit,
- * because its two parts have a scale each. converters NULL: no bits. */
+/* Bits of the unit's weights that are gathered as codes, from its first tensor on. Latent attention's wkv_a has no bit
+ * without static scales, because its two parts then have a scale each. converters NULL: no bits. */
 uint64_t converters_coded(const struct converters *converters, const struct model *model, int unit);
+/* Bits of the unit's weights whose scale all ranks find together as a step begins: with static scales all that are
+ * converted, otherwise none. */
+uint64_t converters_scaled(const struct converters *converters, const struct model *model, int unit);
 
 #endif

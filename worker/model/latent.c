@@ -95,11 +95,10 @@ void latent_forward(struct block *k, const struct unit_buffers *u, const struct 
 
     /* the latent vector of keys and values, and the key that all heads share */
     const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1);
-    const uint32_t converted = block_converted(k, u, ROLE_WKV_A, LINEAR_FORWARD);
     s[SAVED_KV_LATENT] = block_new(k, BUF_ACTIVATION, "kv_latent", z.n, w.kv_rank);
-    block_product(k, s[SAVED_KV_LATENT], s[SAVED_XN1], latent_rows(k, wkv_a), OP_TB | converted);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_FORWARD, s[SAVED_KV_LATENT], s[SAVED_XN1], latent_rows(k, wkv_a), OP_TB);
     const struct tensor k_rope = block_new(k, BUF_ACTIVATION, "k_rope", z.n, w.rope);
-    block_product(k, k_rope, s[SAVED_XN1], rope_rows(k, wkv_a), OP_TB | converted);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_FORWARD, k_rope, s[SAVED_XN1], rope_rows(k, wkv_a), OP_TB);
     rotate(k, tokens, k_rope, false);
     s[SAVED_KV_LATENT_NORMED] = norm_latent(k, "kv_latent_normed", s[SAVED_KV_LATENT],
                                             block_param(k, u, ROLE_KV_NORM, 1), &s[SAVED_KV_LATENT_RSTD]);
@@ -173,13 +172,12 @@ struct tensor latent_dgrad(struct block *k, const struct unit_buffers *u, const 
 
     /* here the gradient through keys and values is added to dxn */
     const struct tensor wkv_a = block_param(k, u, ROLE_WKV_A, 1);
-    const uint32_t converted = block_converted(k, u, ROLE_WKV_A, LINEAR_DGRAD);
     g[BACK_DKV_LATENT_NORMED] = block_new(k, BUF_DACTIVATION, "dkv_latent_normed", dxn.rows, w.kv_rank);
     block_linear_dgrad(k, u, ROLE_WKV_B, 1, g[BACK_DKV_LATENT_NORMED], g[BACK_DKV_B]);
     g[BACK_DKV_LATENT] = norm_latent_dgrad(k, "dkv_latent", g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
                                            block_param(k, u, ROLE_KV_NORM, 1), s[SAVED_KV_LATENT_RSTD]);
-    block_product(k, dxn, g[BACK_DKV_LATENT], latent_rows(k, wkv_a), OP_ADD_TO | converted);
-    block_product(k, dxn, g[BACK_DK_ROPE], rope_rows(k, wkv_a), OP_ADD_TO | converted);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_DGRAD, dxn, g[BACK_DKV_LATENT], latent_rows(k, wkv_a), OP_ADD_TO);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_DGRAD, dxn, g[BACK_DK_ROPE], rope_rows(k, wkv_a), OP_ADD_TO);
     return dxn;
 }
 
@@ -190,13 +188,13 @@ void latent_wgrad(struct block *k, const struct unit_buffers *u, const struct la
 {
     const struct tensor *s = saved->t, *g = back->t;
     const struct tensor dwkv_a = block_grad(k, u, ROLE_WKV_A, 1);
-    const uint32_t flags = OP_TA | (u->first ? 0 : OP_ADD_TO) | block_converted(k, u, ROLE_WKV_A, LINEAR_WGRAD);
+    const uint32_t flags = OP_TA | (u->first ? 0 : OP_ADD_TO);
 
     block_linear_wgrad(k, u, ROLE_WKV_B, 1, g[BACK_DKV_B], s[SAVED_KV_LATENT_NORMED]);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_KV_NORM, 1), g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
          s[SAVED_KV_LATENT_RSTD]);
-    block_product(k, latent_rows(k, dwkv_a), g[BACK_DKV_LATENT], s[SAVED_XN1], flags);
-    block_product(k, rope_rows(k, dwkv_a), g[BACK_DK_ROPE], s[SAVED_XN1], flags);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_WGRAD, latent_rows(k, dwkv_a), g[BACK_DKV_LATENT], s[SAVED_XN1], flags);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_WGRAD, rope_rows(k, dwkv_a), g[BACK_DK_ROPE], s[SAVED_XN1], flags);
     if (widths_of(k).q_rank == 0) {
         block_linear_wgrad(k, u, ROLE_WQ, 1, g[BACK_DQ], s[SAVED_XN1]);
         return;

@@ -48,9 +48,10 @@ void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tens
 /* dw (out,in) = dy^T x for the unit's first gradient, otherwise dw += dy^T x; dbias += the sum of dy's rows */
 void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dy, struct tensor x);
-/* Flags that the model's converters give to one of these products; 0: not converted. */
-uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
-                         enum linear_product product);
+/* c = op(a) op(b), or c += with OP_ADD_TO: a part of one of these products, as the model's converters have it. b is a
+ * part of weight `role`, or the layer's input. */
+void block_linear_part(struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                       enum linear_product product, struct tensor c, struct tensor a, struct tensor b, uint32_t flags);
 
 /* Flags of RMSNORM and of its input gradient. */
 static inline uint32_t block_norm_flags(const struct block *k)

@@ -254,38 +254,46 @@ static struct tensor shard_of(const struct builder *b, int unit)
     return tensor_at(b->units[unit].shard, 0, b->opt->dt, 1, b->layout->units[unit].shard);
 }
 
-/* Finds the scales of all weights that are gathered as codes. Scales hold for the step, so one transfer brings all
- * maxima. */
+static int scaled_weights(const struct builder *b, int unit)
+{
+    return unit_is_mine(b, unit) ? __builtin_popcountll(b->units[unit].scaled) : 0;
+}
+
+/* Finds the scales of all weights that are gathered as codes, or with static scales of all that are in float8. Scales
+ * hold for the step, so one transfer brings all maxima. Static scales are of whole weights, which tensor parallelism
+ * cuts. */
 static void find_scales(struct builder *b)
 {
+    const bool given = b->opt->converters && b->opt->converters->powers;
     int64_t total = 0, at = 0;
 
     for (int u = 0; u < b->model->n_units; u++)
-        total += unit_is_mine(b, u) ? b->units[u].coded.n : 0;
+        total += scaled_weights(b, u);
     if (total == 0)
         return;
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
     const struct tensor own = emit_tensor(&b->e, BUF_EXCHANGE, "float8 maxima", DTYPE_F32, 1, total);
     for (int u = 0; u < b->model->n_units; u++) {
-        const int n = unit_is_mine(b, u) ? b->units[u].coded.n : 0;
+        const int n = scaled_weights(b, u);
         if (n == 0)
             continue;
         builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
-        EMIT(&b->e, float8_largest, tensor_cols(own, at, n), shard_of(b, u),
-             .coded = (int64_t)b->units[u].coded.tensors);
+        EMIT(&b->e, float8_largest, tensor_cols(own, at, n), shard_of(b, u), .coded = (int64_t)b->units[u].scaled);
         at += n;
     }
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
-    const struct tensor all = emit_all_gather(&b->e, CHANNEL_GATHER, BUF_EXCHANGE, "float8 maxima of all ranks", own);
+    struct tensor all = emit_all_gather(&b->e, CHANNEL_GATHER, BUF_EXCHANGE, "float8 maxima of all ranks", own);
+    if (given)
+        all = emit_all_gather(&b->e, CHANNEL_TP, BUF_EXCHANGE, "float8 maxima of all parts", all);
     at = 0;
     for (int u = 0; u < b->model->n_units; u++) {
         struct unit_state *const unit = &b->units[u];
-        const int n = unit_is_mine(b, u) ? unit->coded.n : 0;
+        const int n = scaled_weights(b, u);
         if (n == 0)
             continue;
         builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
         unit->scales = emit_tensor(&b->e, BUF_WORK, "float8 scales", DTYPE_F32, 1, n);
-        EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n), .flags = 0);
+        EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n), .flags = given ? OP_F8_POWER : 0);
         at += n;
     }
 }
@@ -376,8 +384,10 @@ static struct unit_buffers parameters_of(struct builder *b, const struct param_u
 {
     struct unit_buffers u = {.unit = use->unit, .params = params_of(b, use), .grads = NONE};
 
-    if (u.unit != NONE && b->units[u.unit].coded.n > 0) {
+    if (u.unit != NONE && b->units[u.unit].coded.n > 0)
         u.coded = &b->units[u.unit].coded;
+    if (u.unit != NONE) {
+        u.scaled = b->units[u.unit].scaled;
         u.scales = b->units[u.unit].scales;
     }
     return u;
@@ -700,6 +710,7 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
             .shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE, .scales = TENSOR_NONE};
         coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
                    &unit->coded);
+        unit->scaled = unit->coded.tensors | converters_scaled(b->opt->converters, b->model, u);
         unit->parts = kind_of(b, u) == UNIT_EXPERTS ? b->expert_parts : 1;
         b->local[u] = unit_is_mine(b, u) ? (int)layers++ : NONE;
         if (!unit_adds_here(b, u))
@@ -793,6 +804,8 @@ static void init_block(struct builder *b)
         add_table(b, TABLE_COS_LOCAL, "cos of windows", angles);
         add_table(b, TABLE_SIN_LOCAL, "sin of windows", angles);
     }
+    if (o->converters && o->converters->powers)
+        add_table(b, TABLE_POWERS, "powers of two", POWERS * sizeof(float));
     const size_t keys = (size_t)(cp * block_tokens_local(&b->k)) * sizeof(int32_t);
     if (cp > 1 && o->ring)
         add_table(b, TABLE_KEYS_RING, "keys, going round", keys);

@@ -26,8 +26,9 @@ struct unit_state {
     struct tree_stack *trees; /* [parts]: canonical: finished subtrees of this rank; ids are slots */
     bool *done;               /* [slot]: canonical: its gradient is whole */
     struct coded coded;       /* how its parameters are gathered */
-    struct tensor scales;     /* scales of its codes */
-    int64_t next;             /* canonical: slot whose gradient is pushed next */
+    uint64_t scaled; /* bits of its weights with a place in `scales`: those with codes, or with static scales all */
+    struct tensor scales;
+    int64_t next; /* canonical: slot whose gradient is pushed next */
 };
 
 /* What a stage passes on for a slot: the activation, later its gradient. */

@@ -254,6 +254,8 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
             return REFUSE(c, "operand %d (%s #%d) is used after its release", k, buffer_kind_name(b->kind),
                           o[k].buffer);
         struct reading reading = {.value = mix(mix(o[k].offset, o[k].bytes), v->names[o[k].buffer])};
+        if (b->kind == BUF_TABLE && b->unit == TABLE_POWERS) /* static scales differ by layer, but not by microbatch */
+            reading = (struct reading){.value = v->names[o[k].buffer], .owner = mix(o[k].offset, o[k].bytes)};
         if (o[k].access & ACCESS_READ && !buffer_is_external(b->kind))
             TRY(read_operand(v, &o[k], k, execution, &reading));
         h = mix(h, accumulates(b) ? mix(mix(o[k].offset, o[k].bytes), (uint64_t)b->kind) : reading.value);

@@ -261,17 +261,18 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const bool f8 = in_float8(c, p, a);
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
     /* Float8 operands are made first: for each element 2 bytes are read and 1 is written. In emulation, operands are
-     * read twice and written in their own type. For the input gradient, existing codes are transposed; in emulation,
-     * the codes become values. Blocks of MXFP8 are read once, and each product makes its own blocks. */
+     * read twice, if their scales are not given, and written in their own type. For the input gradient, existing codes
+     * are transposed; in emulation, the codes become values. Blocks of MXFP8 are read once, and each product makes its
+     * own blocks. */
     const double elem = (double)dtype_bytes((enum dtype)q->dt);
     const bool coded = q->flags & OP_F8_B_CODES;
-    const bool blocks = q->flags & OP_F8_BLOCKS;
+    const bool blocks = q->flags & OP_F8_BLOCKS, once = f8 || q->flags & (OP_F8_BLOCKS | OP_F8_GIVEN);
     const bool a_made = f8 && !blocks && made_before(p, a, OPERAND_OF(matmul, a)),
                b_made = f8 && !blocks && made_before(p, a, OPERAND_OF(matmul, b));
     const double made = (a_made ? 0 : M * K) + (b_made || coded ? 0 : N * K);
     const double turned = !coded ? 0 : f8 ? (q->flags & OP_TB ? 0 : 2 * N * K) : (1 + elem) * N * K;
     const double written = !f8 ? elem : blocks ? 1 + 1.0 / MX_BLOCK : 1;
-    const double casts = (q->flags & OP_F8 ? made : 0) * (elem * (f8 || blocks ? 1 : 2) + written) + turned;
+    const double casts = (q->flags & OP_F8 ? made : 0) * (elem * (once ? 1 : 2) + written) + turned;
 
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }

@@ -11,6 +11,7 @@
 #include "worker/plan/check.h"
 #include "worker/plan/fuse.h"
 #include "worker/plan/passes.h"
+#include "worker/plan/scales.h"
 
 /* --- policies ----------------------------------------------------------------------------------------------------- */
 
@@ -206,6 +207,8 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
     if (r->model.mxfp8 || !plan->opt.no_float8)
         TRY(converters_open(r, plan->opt.model, &plan->converters, err));
     set_build_options(plan);
+    if (plan->converters && plan->converters->powers)
+        TRY(scales_choose(&plan->build, r->training.seq_len, plan->converters, err));
 
     titan_assert(plan->build.microbatches > 0);
     const int ranks = plan->mesh.size[AXIS_PP], stages = plan->layout->stages;

@@ -75,8 +75,11 @@ enum table {
     TABLE_KEYS_RING,     /* the same keys in ring order: this rank's first, then the previous rank's, and so on */
     TABLE_COS_LOCAL,     /* TABLE_COS of layers with a window (rope_local_theta) */
     TABLE_SIN_LOCAL,
+    TABLE_POWERS, /* fp32: 2^(i - POWERS_ZERO), i below POWERS: the static scales of float8 products */
     TABLE_COUNT
 };
+#define POWERS 128
+#define POWERS_ZERO 63
 
 /* A point-to-point channel has a stream for each direction, so that sends and receives do not wait for each other. */
 enum stream_id {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exec.h on one rank: the reported loss is the model's, a skipped step leaves every bit of the state alone, and so
- * does a step that is not updated after the agreement, and a step that ends before its commit point. */
+ * does a step that is not updated after the agreement, and a step that ends before its commit point. Static scales of
+ * float8 products fit what steps of training have. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "base/float8.h"
 #include "tests/support/random_layout.h"
 #include "tests/support/patience.h"
 #include "worker/data/batch.h"
@@ -20,6 +22,7 @@
 #include "worker/optim/outcome.h"
 #include "worker/plan/build.h"
 #include "worker/plan/check.h"
+#include "worker/plan/scales.h"
 #include "worker/state/state.h"
 
 enum { B = 2, T = 16, MICROBATCHES = 3 };
@@ -37,6 +40,7 @@ struct fixture {
     struct device_handle device;
     struct stream *streams[STREAM_COUNT];
     struct model *model;
+    struct converters *converters; /* NULL: no product is in float8 */
     struct train_state *state;
     struct program *program;
     struct exec *exec;
@@ -45,7 +49,7 @@ struct fixture {
     int32_t tokens[MICROBATCHES][BATCH_ROWS * B * T];
     double counts[MICROBATCHES];
     /* what run is to do, and what it saw */
-    bool skip, fail, directs; /* directs: the program has a direction section */
+    bool skip, fail, directs, scales; /* directs: the program has a direction section; scales: static ones */
     atomic_int revoked;
     enum { REVOKE_NEVER, REVOKE_REDUCED, REVOKE_AGREEING, REVOKE_DECIDED } revoke; /* when it is to be */
     struct step_outcome outcome;
@@ -92,17 +96,26 @@ static void open_program(struct fixture *f)
 {
     static const enum checkpointing none[2] = {CHECKPOINT_NONE, CHECKPOINT_NONE};
     struct titan_error err = {0};
-    const struct build_options build = {.layout = f->state->layout,
-                                        .dt = DTYPE_F32,
-                                        .b = B,
-                                        .t = T,
-                                        .loss_chunks = 2,
-                                        .ops = f->device.ops,
-                                        .dev = f->device.dev,
-                                        .microbatches = MICROBATCHES,
-                                        .prefetch = 1,
-                                        .tensor_sums = f->directs,
-                                        .checkpointing = none};
+    struct build_options build = {.layout = f->state->layout,
+                                  .dt = DTYPE_F32,
+                                  .b = B,
+                                  .t = T,
+                                  .loss_chunks = 2,
+                                  .ops = f->device.ops,
+                                  .dev = f->device.dev,
+                                  .microbatches = MICROBATCHES,
+                                  .prefetch = 1,
+                                  .tensor_sums = f->directs,
+                                  .checkpointing = none};
+    if (f->scales) {
+        struct recipe r;
+        recipe_init(&r);
+        r.model.float8 = true;
+        (void)snprintf(r.float8.recipe_name, sizeof r.float8.recipe_name, "scalify");
+        must(converters_open(&r, f->model, &f->converters, &err), &err);
+        build.converters = f->converters;
+        must(scales_choose(&build, T, f->converters, &err), &err);
+    }
     must(program_build(&build, 0, &f->program, &err), &err);
     must(program_check(f->program, 0, &err), &err);
     for (int s = 0; s < STREAM_COUNT; s++)
@@ -112,7 +125,52 @@ static void open_program(struct fixture *f)
                  &err);
 }
 
-static int open_fixture(void **state, bool directs)
+/* What float8 operands with a static scale had: elements, those beyond the type's largest value, and the root mean
+ * squares of codes. */
+static struct {
+    const struct device_ops *ops;
+    struct device_ops counting;
+    int64_t elements, beyond;
+    double least[2], most[2]; /* by enum float8 */
+} seen;
+
+static void look_at(const float *x, int64_t rows, int64_t cols, int64_t ld, float scale, enum float8 type)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            const double code = (double)x[i * ld + j] * (double)scale;
+            seen.beyond += fabs(code) > (double)float8_max(type);
+            sum += code * code;
+        }
+    const double root = sqrt(sum / (double)(rows * cols));
+    seen.elements += rows * cols;
+    seen.least[type] = fmin(seen.least[type], root);
+    seen.most[type] = fmax(seen.most[type], root);
+}
+
+static titan_status counted_f8(struct stream *s, const struct matmul_args *a)
+{
+    TRY(seen.ops->stream_sync(s, NULL));
+    look_at(a->a, a->ta ? a->k : a->m, a->ta ? a->m : a->k, a->lda, *a->how->a_given, a->how->a);
+    if (a->ta)
+        look_at(a->b, a->k, a->n, a->ldb, *a->how->b_given, a->how->b);
+    return seen.ops->matmul_f8(s, a);
+}
+
+static void count_float8(struct fixture *f)
+{
+    seen.ops = f->device.ops;
+    seen.counting = *f->device.ops;
+    seen.counting.matmul_f8 = counted_f8;
+    f->device.ops = &seen.counting;
+    for (int i = 0; i < 2; i++) {
+        seen.least[i] = INFINITY;
+        seen.most[i] = 0;
+    }
+}
+
+static int open_fixture(void **state, bool directs, bool scales)
 {
     static struct fixture f;
     struct titan_error err = {0};
@@ -122,8 +180,11 @@ static int open_fixture(void **state, bool directs)
 
     memset(&f, 0, sizeof f);
     f.directs = directs;
+    f.scales = scales;
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
     must(device_open("cpu", &options, &f.device, &err), &err);
+    if (scales)
+        count_float8(&f);
     must(model_open(&dims, &f.model, &err), &err);
     const struct layout_options cut = {
         .model = f.model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}, .kinds = adamw_kinds()};
@@ -149,12 +210,17 @@ static int open_fixture(void **state, bool directs)
 
 static int set_up(void **state)
 {
-    return open_fixture(state, false);
+    return open_fixture(state, false, false);
 }
 
 static int set_up_direction(void **state)
 {
-    return open_fixture(state, true);
+    return open_fixture(state, true, false);
+}
+
+static int set_up_scales(void **state)
+{
+    return open_fixture(state, false, true);
 }
 
 static int tear_down(void **state)
@@ -163,6 +229,7 @@ static int tear_down(void **state)
     exec_close(f->exec);
     program_close(f->program);
     state_close(f->state);
+    free(f->converters);
     model_close(f->model);
     for (int i = 0; i < STREAM_COUNT; i++)
         if (f->streams[i])
@@ -403,6 +470,28 @@ static void test_close_waits(void **state)
     assert_int_equal(atomic_load(&done), 1);
 }
 
+/* 24 steps on the same batch, the loss falls to a tenth: nothing is beyond the largest codes, and codes stay above the
+ * smallest ones. */
+static void test_static_scales(void **state)
+{
+    struct fixture *f = *state;
+    struct titan_error err = {0};
+    double first = 0;
+
+    for (int step = 0; step < 24; step++) {
+        must(run(f, 0, &err), &err);
+        first = step == 0 ? f->outcome.loss : first;
+    }
+    print_message(
+        "# loss %.3f to %.3f; %ld operands' elements, %ld beyond; codes' root mean squares: e4m3 %.2g to %.2g, "
+        "e5m2 %.2g to %.2g\n",
+        first, f->outcome.loss, (long)seen.elements, (long)seen.beyond, seen.least[0], seen.most[0], seen.least[1],
+        seen.most[1]);
+    assert_true(f->outcome.finite && f->outcome.loss < 0.1 * first);
+    assert_true(seen.elements > 0 && seen.beyond == 0);
+    assert_true(seen.least[FLOAT8_E4M3] > 0x1p-7 && seen.least[FLOAT8_E5M2] > 0x1p-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +503,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_unit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_gradient, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_close_waits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_static_scales, set_up_scales, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

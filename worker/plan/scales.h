@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scales.h - how large the values of a step are, from its program alone: static scales of float8 products (Scalify:
+ * Balança et al. 2024, arXiv:2407.17353).
+ *
+ * Each operation has a rule: the mean square of what it writes from the mean squares of what it reads. Elements count
+ * as independent, with mean 0. Initial weights are as model.h draws them. With root mean squares s and a sum of length
+ * K:
+ *
+ *   product                  s_a s_b sqrt(K)            sum of two       sqrt(s_a^2 + s_b^2)
+ *   sum over n ranks         s sqrt(n)                  copies, gathers  s
+ *   norm                     the gain's                 its gradient     s_dout s_gain / s_x
+ *   gradient of the logits   1 / sqrt(V), of the sum of the tokens' losses: neither the number of tokens nor the loss
+ *                            matters, and as the loss falls, it stays within a factor of some 2
+ *   attention                s_v sqrt(f); f: the mean of the sums of squares of a row's weights, where scores are
+ * normal and a token sees all before it. dV too; dQ: score scale s_dout s_v s_k sqrt(D_v f); dK likewise silu(a) b s_b
+ * sqrt(E[silu(a)^2]) for a normal a
+ *
+ * Scalify rounds each scale to a power of two where it arises. Here squares go on unrounded, and a product's scale is
+ * rounded once: rounding down at each sum would keep a residual stream from growing at all. */
+#ifndef TITAN_WORKER_PLAN_SCALES_H
+#define TITAN_WORKER_PLAN_SCALES_H
+
+#include "worker/plan/build.h"
+
+/* Binary digits that an e4m3 operand is scaled down by. A root mean square as expected becomes 2^-6 to 2^-5, the
+ * smallest normal value: with rounding errors of 2 to 4 % of it, as e4m3 has them anyway. 14336 times it is still not
+ * beyond 448. Activations grow while a model trains: the room is above. e5m2 has 16 binary digits on either side of 1:
+ * no margin. */
+#define SCALES_MARGIN 6
+
+/* Does the operation have a rule? All have one: for integers, statistics and what no product reads it is "1". */
+bool scales_has_rule(enum op op);
+/* Applies the rule to an action's operands: squares[n] are the mean squares of those that it reads, and become those of
+ * what it writes. members: size of a collective's group; of other operations, of the tensor-parallel group. */
+void scales_rule(enum op op, const struct op_params *params, int members, double *squares, int n);
+/* The mean square of each operand of the program: before its action where the action reads it, else behind it. squares:
+ * [p->n_operands]. A value from outside the program is 1, if it is no weight. */
+titan_status scales_propagate(const struct program *p, double *squares, struct titan_error *err) TITAN_MUST_USE;
+/* The exponent of the power of two by which an operand with this mean square is multiplied before it is rounded. */
+int scales_power(double square, enum float8 type);
+/* Chooses converters->powers of all converted layers. They are those of a step of one rank with one sequence of t
+ * tokens, so they are the same on every mesh, and however much is computed again. */
+titan_status scales_choose(const struct build_options *like, int64_t t, struct converters *converters,
+                           struct titan_error *err) TITAN_MUST_USE;
+
+#endif
