@@ -412,13 +412,14 @@ struct written {
     int n, cap;
 };
 
-static double initial_square(const struct model_tensor *t)
+static double tensor_square(const struct model_tensor *t, double growth)
 {
-    return t->init == INIT_ZEROS ? 0 : t->init == INIT_ONES ? 1 : (double)t->std * (double)t->std;
+    const double size = (double)t->std * (t->ndim == 2 ? growth : 1);
+    return t->init == INIT_ZEROS ? 0 : t->init == INIT_ONES ? 1 : size * size;
 }
 
 /* The weights in an operand that no action has written. *ret_tensor: the first of them; -1: it has none. */
-static double weights_square(const struct program *p, const struct operand *o, int *ret_tensor)
+static double weights_square(const struct program *p, double growth, const struct operand *o, int *ret_tensor)
 {
     const struct buffer *const b = &p->buffers[o->buffer];
     const struct layout *const l = p->layout;
@@ -434,7 +435,7 @@ static double weights_square(const struct program *p, const struct operand *o, i
         const size_t from = (size_t)t->offset * elem, to = from + (size_t)(t->rows * t->cols) * elem;
         if (from >= o->offset + o->bytes || to <= o->offset)
             continue;
-        most = fmax(most, initial_square(&l->model->tensors[i]));
+        most = fmax(most, tensor_square(&l->model->tensors[i], growth));
         if (*ret_tensor < 0)
             *ret_tensor = i;
     }
@@ -442,7 +443,7 @@ static double weights_square(const struct program *p, const struct operand *o, i
 }
 
 /* The largest of the parts that an operand has elements of; the part with its very bytes alone, if there is one. */
-static double read_square(const struct program *p, const struct written *w, const struct operand *o)
+static double read_square(const struct program *p, double growth, const struct written *w, const struct operand *o)
 {
     double most = -1;
     int tensor;
@@ -454,7 +455,7 @@ static double read_square(const struct program *p, const struct written *w, cons
         if (part->from < o->offset + o->bytes && part->to > o->offset)
             most = fmax(most, part->square);
     }
-    return most >= 0 ? most : weights_square(p, o, &tensor);
+    return most >= 0 ? most : weights_square(p, growth, o, &tensor);
 }
 
 static bool write_square(struct written *w, const struct operand *o, double square)
@@ -469,7 +470,7 @@ static bool write_square(struct written *w, const struct operand *o, double squa
     return VEC_PUSH(w->parts, w->n, w->cap, part);
 }
 
-titan_status scales_propagate(const struct program *p, double *squares, struct titan_error *err)
+titan_status scales_propagate(const struct program *p, double growth, double *squares, struct titan_error *err)
 {
     struct written *const written = calloc((size_t)p->n_buffers + 1, sizeof *written);
     bool ok = written;
@@ -482,7 +483,7 @@ titan_status scales_propagate(const struct program *p, double *squares, struct t
         double after[FORMS_MAX];
         titan_assert(a->n_operands <= FORMS_MAX);
         for (int k = 0; k < a->n_operands; k++)
-            after[k] = s[k] = o[k].access & ACCESS_READ ? read_square(p, &written[o[k].buffer], &o[k]) : 0;
+            after[k] = s[k] = o[k].access & ACCESS_READ ? read_square(p, growth, &written[o[k].buffer], &o[k]) : 0;
         scales_rule((enum op)a->op, action_params(p, a), mesh_group_size(&p->mesh, group), after, a->n_operands);
         for (int k = 0; ok && k < a->n_operands && rules[a->op] != keeps; k++) {
             if (!(o[k].access & ACCESS_WRITE) || o[k].bytes == 0)
@@ -515,22 +516,25 @@ int scales_power(double square, enum float8 type)
 static titan_status take_products(const struct program *p, struct converters *c, struct titan_error *err)
 {
     const int n = p->layout->model->n_tensors;
-    _cleanup_free_ double *squares = calloc((size_t)p->n_operands + 1, sizeof *squares);
+    _cleanup_free_ double *grown = calloc((size_t)p->n_operands + 1, sizeof *grown);
+    _cleanup_free_ double *first = calloc((size_t)p->n_operands + 1, sizeof *first);
     _cleanup_free_ double *of = calloc(2 * (size_t)n + 1, sizeof *of); /* input, output gradient */
 
-    if (!squares || !of)
+    if (!grown || !first || !of)
         return titan_fail(err, TITAN_ENOMEM, "static scales: out of memory");
-    TRY(scales_propagate(p, squares, err));
+    TRY(scales_propagate(p, SCALES_GROWTH, grown, err));
+    TRY(scales_propagate(p, 1, first, err));
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *const a = &p->actions[i];
         const struct op_params *const q = action_params(p, a);
+        const int operand = a->operand + OPERAND_OF(matmul, a);
         int tensor;
         if (a->op != OP_MATMUL || !(q->flags & OP_F8) || q->flags & OP_TA)
             continue;
-        (void)weights_square(p, &action_operands(p, a)[OPERAND_OF(matmul, b)], &tensor);
+        (void)weights_square(p, 1, &action_operands(p, a)[OPERAND_OF(matmul, b)], &tensor);
         titan_assert(tensor >= 0 && c->converted[tensor]);
         double *const most = &of[2 * tensor + (q->flags & OP_TB ? 0 : 1)];
-        *most = fmax(*most, squares[a->operand + OPERAND_OF(matmul, a)]);
+        *most = fmax(*most, q->flags & OP_TB ? grown[operand] : first[operand]);
     }
     for (int i = 0; i < n; i++)
         c->powers[i] = (struct product_powers){.x = (int8_t)scales_power(of[2 * i], FLOAT8_E4M3),

@@ -22,11 +22,13 @@
 
 #include "worker/plan/build.h"
 
-/* Binary digits that an e4m3 operand is scaled down by. A root mean square as expected becomes 2^-6 to 2^-5, the
- * smallest normal value: with rounding errors of 2 to 4 % of it, as e4m3 has them anyway. 14336 times it is still not
- * beyond 448. Activations grow while a model trains: the room is above. e5m2 has 16 binary digits on either side of 1:
- * no margin. */
-#define SCALES_MARGIN 6
+/* Training makes weights larger, and so activations, but not what a norm has passed. An e4m3 operand is expected as
+ * large as with matrices of SCALES_GROWTH times their initial size, and scaled to a root mean square of
+ * 2^-SCALES_MARGIN to twice that: at least 896 times it is not beyond 448. A product of two such weights begins at
+ * 2^-6, with normal values still. e5m2 has 16 binary digits on either side of 1: gradients are as large as at first,
+ * without a margin. */
+#define SCALES_GROWTH 4
+#define SCALES_MARGIN 2
 
 /* Does the operation have a rule? All have one: for integers, statistics and what no product reads it is "1". */
 bool scales_has_rule(enum op op);
@@ -34,8 +36,10 @@ bool scales_has_rule(enum op op);
  * what it writes. members: size of a collective's group; of other operations, of the tensor-parallel group. */
 void scales_rule(enum op op, const struct op_params *params, int members, double *squares, int n);
 /* The mean square of each operand of the program: before its action where the action reads it, else behind it. squares:
- * [p->n_operands]. A value from outside the program is 1, if it is no weight. */
-titan_status scales_propagate(const struct program *p, double *squares, struct titan_error *err) TITAN_MUST_USE;
+ * [p->n_operands]. A value from outside the program is 1, if it is no weight. growth: how many times as large as at
+ * first the matrices are. */
+titan_status scales_propagate(const struct program *p, double growth, double *squares,
+                              struct titan_error *err) TITAN_MUST_USE;
 /* The exponent of the power of two by which an operand with this mean square is multiplied before it is rounded. */
 int scales_power(double square, enum float8 type);
 /* Chooses converters->powers of all converted layers. They are those of a step of one rank with one sequence of t
