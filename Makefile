@@ -172,7 +172,7 @@ $(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_dae
 	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(test_libs) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
 		-lcmocka $(libs_state) $(libs_rpc) $(libs_worker)
 $(filter $(BUILD)/tests/unit/worker/% $(BUILD)/tests/golden/%,$(test_bins)): | $(plugin_cpu) # they load it
-plugin_tests := $(BUILD)/tests/unit/worker/device/test_cores $(BUILD)/tests/unit/worker/device/test_matmul_packed
+plugin_tests := $(BUILD)/tests/unit/worker/device/test_cores $(BUILD)/tests/unit/worker/device/test_matmul_packed $(BUILD)/tests/unit/worker/device/test_gemm_i8
 $(plugin_tests): $(call obj,$(src_cpu))
 $(plugin_tests): test_libs := $(call obj,$(src_cpu)) -ldnnl -fopenmp
 .PHONY: tests

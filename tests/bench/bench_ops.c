@@ -10,7 +10,8 @@
  * ceilings: them alone. Only by name: grouped, grouped_dgrad, grouped_wgrad, the experts' products of a rank of
  * DeepSeek V3 16B with 8 of them, at their own sizes whatever the model's are; float8, the products of w1 and w3 in
  * float8 with a scale for each operand, and the casts of their weight: its largest magnitude, its codes, and both in
- * products of STEP rows, along its lines and across them.
+ * products of STEP rows, along its lines and across them; int8, the products of w1 and w3 in int8 and in the compute
+ * type.
  *
  * Operands are random numbers. On a GPU the milliseconds are the median of rounds between two events of the driver, and
  * the operands of one call after the other lie in other memory, three times its second-level cache before a place comes
@@ -129,7 +130,9 @@ enum {
     F8_LARGEST,
     F8_ENCODE,
     FEW_BITS, /* k: enum weight_codec */
-    FEW_BITS_BACK
+    FEW_BITS_BACK,
+    I8_NT,
+    I8_NN
 };
 
 static const struct recipe *muon_recipe(void)
@@ -172,6 +175,7 @@ static void call(struct bench *b, const struct op_call *o)
                                                                           : ATTENTION_REPEATABLE;
     const struct float8_product forward = {.a = FLOAT8_E4M3, .b = FLOAT8_E4M3},
                                 backward = {.a = FLOAT8_E5M2, .b = FLOAT8_E4M3};
+    const struct int8_product one_scale = {.b_lines = false};
     titan_status st = TITAN_OK;
     switch (o->kind) {
     case MATMUL_NT:
@@ -348,6 +352,16 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->matmul_f8(s, ARGS(matmul, .c = grad[0], .c_dt = DTYPE_F32, .ldc = o->nn, .a = x[1], .ta = true,
                                     .lda = o->m, .b = x[2], .ldb = o->nn, .ab_dt = b->dt, .m = o->m, .n = o->nn,
                                     .k = o->k, .beta = 1.0f, .how = &backward, .work = b->f8_work));
+        break;
+    case I8_NT:
+        st = ops->matmul_i8(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
+                                    .tb = true, .ldb = o->k, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k,
+                                    .int8 = &one_scale, .work = b->f8_work));
+        break;
+    case I8_NN:
+        st = ops->matmul_i8(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
+                                    .ldb = o->nn, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k, .int8 = &one_scale,
+                                    .work = b->f8_work));
         break;
     case F8_LARGEST:
         st = ops->float8_largest(s, b->stats, x[1], b->dt, (size_t)o->nn * (size_t)o->k);
@@ -664,6 +678,26 @@ static void run_float8(struct bench *b)
     b->total_ms = named.total_ms;
 }
 
+/* The products of a linear layer in int8, as SwitchBack has them, beside those in the compute type. The weight's
+ * gradient is in the compute type in both. */
+static void run_int8(struct bench *b)
+{
+    struct bench named = *b;
+    const int64_t n = b->n, out = 2 * b->f, in = b->c, calls = b->layers;
+    if (!b->only || strncmp(b->only, "int8", 4) != 0)
+        return;
+    named.only = strcmp(b->only, "int8") == 0 ? NULL : b->only;
+    named.f8_work = memory(b, b->ops->matmul_i8_work_bytes(b->h.dev, b->dt, n, out, in) +
+                                  b->ops->matmul_i8_work_bytes(b->h.dev, b->dt, n, in, out));
+    run(&named, product(b, "int8 forward", I8_NT, n, out, in, calls));
+    run(&named, product(b, "int8 dgrad", I8_NN, n, in, out, calls));
+    run(&named, product(b, "int8 plain forward", MATMUL_NT, n, out, in, calls));
+    run(&named, product(b, "int8 plain dgrad", MATMUL_NN, n, in, out, calls));
+    run(&named, product(b, "int8 wgrad", MATMUL_TN, out, in, n, calls));
+    b->ops->release(b->h.dev, named.f8_work);
+    b->total_ms = named.total_ms;
+}
+
 /* A fused operation and those it stands for, by turns; the best round of each. */
 static void run_fused(struct bench *b)
 {
@@ -934,6 +968,7 @@ int main(int argc, char **argv)
     run_linear(&b, "head", b.v, b.c, 1);
     run_rest(&b);
     run_float8(&b);
+    run_int8(&b);
     double flops = 6.0 * (double)b.n * (double)(b.layers * (q * b.c + b.c * b.c + 3 * b.f * b.c) + b.v * b.c) +
                    12.0 * (double)b.n * (double)(b.layers * b.c * b.t);
     printf("\n  ],\n  \"fused\": [");

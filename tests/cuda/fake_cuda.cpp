@@ -639,6 +639,7 @@ struct lt_op {
     cublasOperation_t a, b;
     const float *a_scale, *b_scale;
     int32_t a_mode, b_mode;
+    bool integers; /* sums and factors are int32 */
 };
 struct lt_preference {
     uint32_t align[4]; /* a, b, c, d */
@@ -686,6 +687,8 @@ static float lt_load(const void *p, int64_t i, cudaDataType type)
 {
     if (type == CUDA_R_32F)
         return ((const float *)p)[i];
+    if (type == CUDA_R_8I)
+        return ((const int8_t *)p)[i];
     if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2)
         return lt_decode(((const uint8_t *)p)[i], type == CUDA_R_8F_E5M2);
     uint32_t bits = (uint32_t)((const uint16_t *)p)[i] << 16;
@@ -729,9 +732,10 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
 }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
+    const bool integers = compute == CUBLAS_COMPUTE_32I && scale == CUDA_R_32I;
+    if (!integers && (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *d = (cublasLtMatmulDesc_t) new lt_op{CUBLAS_OP_N, CUBLAS_OP_N, nullptr, nullptr, 0, 0};
+    *d = (cublasLtMatmulDesc_t) new lt_op{CUBLAS_OP_N, CUBLAS_OP_N, nullptr, nullptr, 0, 0, integers};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
@@ -821,7 +825,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                    n = op->b == CUBLAS_OP_N ? lb->columns : lb->rows;
     const bool f8 =
         lt_float8(la->type) && lt_float8(lb->type) && !(la->type == CUDA_R_8F_E5M2 && lb->type == CUDA_R_8F_E5M2);
-    const bool types = f8 || (la->type == lb->type && (lc->type == la->type || lc->type == CUDA_R_32F));
+    const bool i8 = la->type == CUDA_R_8I && lb->type == CUDA_R_8I && lc->type == CUDA_R_32I;
+    const bool types = f8 || i8 || (la->type == lb->type && (lc->type == la->type || lc->type == CUDA_R_32F));
+    /* Bytes: rows along k, and all sizes and strides of four. */
+    if (i8 != op->integers || (i8 && (op->a != CUBLAS_OP_T || op->b != CUBLAS_OP_N || op->a_scale || m % 4 || ka % 4 ||
+                                      la->ld % 4 || lb->ld % 4 || lc->ld % 4)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     /* As on Hopper: rows of codes along k, all of 16. */
     if (f8 && (op->a != CUBLAS_OP_T || op->b != CUBLAS_OP_N || m % 16 || n % 16 || ka % 16 || op->a_mode != op->b_mode))
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -888,13 +897,19 @@ static void lt_product(lt_op op, lt_layout la, lt_layout lb, lt_layout lc, const
                        (blocks ? lt_block_scale((const uint8_t *)op.a_scale, i, x, k) *
                                      lt_block_scale((const uint8_t *)op.b_scale, j, x, k)
                                : 1.0);
-            for (int64_t x = k - 1; x >= 0 && number > 0; x--)
+            for (int64_t x = k - 1; x >= 0 && number > 0 && op.integers; x--)
+                sum += (double)lt_load(A, x + i * la.ld, la.type) * lt_load(B, x + j * lb.ld, lb.type);
+            for (int64_t x = k - 1; x >= 0 && number > 0 && !op.integers; x--)
                 sum = (float)sum + lt_load(A, op.a == CUBLAS_OP_N ? i + x * la.ld : x + i * la.ld, la.type) *
                                        lt_load(B, op.b == CUBLAS_OP_N ? x + j * lb.ld : j + x * lb.ld, lb.type) *
                                        (float)(blocks ? lt_block_scale((const uint8_t *)op.a_scale, i, x, k) *
                                                             lt_block_scale((const uint8_t *)op.b_scale, j, x, k)
                                                       : 1.0);
             const int64_t at = i + j * lc.ld;
+            if (op.integers) {
+                ((int32_t *)C)[at] = (int32_t)(scale * sum) + (keep == 0.0f ? 0 : (int32_t)keep * ((int32_t *)C)[at]);
+                continue;
+            }
             const double old = keep == 0.0f ? 0.0 : keep * lt_load(C, at, lc.type);
             const float undo_a = op.a_scale && !blocks ? op.a_scale[op.a_mode ? i : 0] : 1.0f,
                         undo_b = op.b_scale && !blocks ? op.b_scale[op.b_mode ? j : 0] : 1.0f;
@@ -909,7 +924,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
 {
     const lt_op op = *(const lt_op *)d;
     const lt_layout la = *(const lt_layout *)a, lb = *(const lt_layout *)b, lc = *(const lt_layout *)c;
-    const float scale = *(const float *)alpha, keep = *(const float *)beta;
+    const float scale = op.integers ? (float)*(const int32_t *)alpha : *(const float *)alpha,
+                keep = op.integers ? (float)*(const int32_t *)beta : *(const float *)beta;
     lt_algo algo;
     memcpy(&algo, algorithm, sizeof algo);
     if (algo.magic != 0x17 || !work || work_bytes == 0 || C != D || !lt_aligned(A, algo.align[0]) ||

@@ -115,5 +115,13 @@ assert [op["shape"] for op in found][:3] == ["16x192x64", "16x64x192", "192x64x1
 assert all(op["ms"] > 0 and ("gflops" in op) == (i < 3) and ("gbytes_per_s" in op) == (i >= 3) for i, op in enumerate(found)), found
 PY
 check "and times products in float8 and their casts by name" [ $? -eq 0 ]
+"$stand/gpu/bench_ops" cuda 0 bf16 64 1 2 1 96 512 1 16 int8 >"$own/int8.json" && "${PYTHON:-python3}" - "$own/int8.json" <<'PY'
+import json
+import sys
+found = json.load(open(sys.argv[1]))["ops"]
+assert [op["shape"] for op in found] == ["16x192x64", "16x64x192", "16x192x64", "16x64x192", "192x64x16"], found
+assert all(op["ms"] > 0 and "gflops" in op for op in found), found
+PY
+check "and products in int8 beside those in the compute type" [ $? -eq 0 ]
 echo "1..$n"
 exit $bad

@@ -79,6 +79,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     device_experts_check(&c);
     check_repeat(&c);
     device_float8_check(&c);
+    device_int8_check(&c);
     device_attention_tiles_check(&c);
     device_grouped_tiles_check(&c);
     device_orthogonal_check(&c);

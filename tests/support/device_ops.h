@@ -17,6 +17,7 @@ void device_memory_check(struct checker *c);
 void device_streams_check(struct checker *c);
 void device_products_check(struct checker *c);
 void device_float8_check(struct checker *c);
+void device_int8_check(struct checker *c);
 void device_embedding_check(struct checker *c);
 void device_norms_check(struct checker *c);
 void device_attention_check(struct checker *c);

@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations 89371e71e1552014 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations 5af4864c1917f55f (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -309,6 +309,9 @@ struct device_ops {
                                   int64_t n, bool power_of_two);
     titan_status (*float8_encode)(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
                                   const float *scale);
+    titan_status (*matmul_i8)(struct stream *s, const struct matmul_args *a);
+    /* Bytes that suffice for every product no larger in m, n and k. */
+    size_t (*matmul_i8_work_bytes)(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k);
 
     /* --- embedding --------------------------------------------------------------------------------------------- */
     titan_status (*embed)(struct stream *s, const struct embed_args *a);
@@ -448,7 +451,7 @@ struct device_ops {
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(row_gradient) X(moments) X(row_decay) X(weights) X(update) X(encode_moments) X(decode_moments) X(update_sum) \
-    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode)
+    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode) X(matmul_i8) X(matmul_i8_work_bytes)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

@@ -68,6 +68,20 @@ struct bias_args {
 
 struct float8_product; /* device.h */
 
+/* How the operands of a product become int8, as SwitchBack does (Wortsman et al. 2023, arXiv:2304.13013). An element
+ * becomes the code round(x * f), to nearest even, where f = 127 / s, computed in fp64 and rounded to fp32. s is the
+ * largest magnitude of the element's line along k, at least INT8_LEAST; so codes of a line of zeros are 0. Each line of
+ * a has an s. All of b has one, or with b_lines each of its lines. Codes are multiplied and summed exactly, in int32.
+ * An element of c is sum * (1/f_a) * (1/f_b) in fp32, from left to right, and then added to c where beta is 1.
+ * An error is at most s_a/254 * (sum of |b|) + s_b/254 * (sum of |a|) + k * s_a * s_b / 254^2 for lines a and b, and
+ * rounding in fp32. A line with an element that is not finite has a product that is not finite. All devices have this.
+ */
+struct int8_product {
+    bool b_lines;
+};
+#define INT8_LEAST 1e-30
+#define INT8_DEPTH_MAX 131072 /* largest k: sums stay below 2^31 */
+
 /* matmul: c (M,N) = beta*c + op(a) op(b), op = transpose where ta/tb. a is (M,K), or (K,M) with ta; b is (K,N), or
  * (N,K) with tb. a and b are ab_dt (bf16 or fp32), c is c_dt (ab_dt or fp32); beta is 0 or 1.
  *     forward  y (N,out) = x (N,in) W^T         ta=0 tb=1
@@ -83,7 +97,8 @@ struct float8_product; /* device.h */
  *          the last part only. The product of a group without rows is 0. Sums of EXPERT_SPLIT rows are added one
  *          after the other
  * matmul_f8: matmul of the operands in float8. work: matmul_f8_work_bytes() of scratch. A device without float8 or its
- * blocks (info.float8, info.mxfp8) returns TITAN_EUNSUPPORTED. */
+ * blocks (info.float8, info.mxfp8) returns TITAN_EUNSUPPORTED.
+ * matmul_i8: matmul of the operands in int8, without ta. work: matmul_i8_work_bytes() of scratch. */
 struct matmul_args {
     void *c;
     const void *a, *b;
@@ -95,9 +110,11 @@ struct matmul_args {
     int64_t groups, parts;
     const struct float8_product *how; /* the caller may reuse it when the call returns */
     void *work;
+    const struct int8_product *int8; /* the same */
 };
 
-/* Checks the arguments of every kind of product. Arguments for only grouped or float8 products are not checked. */
+/* Checks the arguments of every kind of product. Arguments for only grouped, float8 or int8 products are not checked.
+ */
 static inline bool matmul_args_valid(const struct matmul_args *a)
 {
     return compute_type(a->ab_dt) && (a->c_dt == a->ab_dt || a->c_dt == DTYPE_F32) && a->m >= 0 && a->n >= 0 &&

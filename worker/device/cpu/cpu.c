@@ -20,8 +20,12 @@ static struct cpu_isa isa_detect(void)
     isa.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     isa.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (isa.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
-        isa.avx512_bf16 = (a >> 5) & 1;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        isa.avx512_bf16 = isa.avx512 && ((a >> 5) & 1);
+        isa.avx_vnni = isa.avx2 && ((a >> 4) & 1);
+    }
+    if (isa.avx512 && __get_cpuid_count(7, 0, &a, &b, &c, &d))
+        isa.avx512_vnni = (c >> 11) & 1;
     /* AMX: tile + bf16 in leaf 7, and tile state enabled in XCR0 by the kernel. */
     if (isa.avx512 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && ((d >> 22) & 1) && ((d >> 24) & 1)) {
         unsigned low, high;

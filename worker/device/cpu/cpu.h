@@ -25,7 +25,7 @@
 #define CPU_INLINE static inline __attribute__((always_inline))
 
 struct cpu_isa {
-    bool avx2, avx512, avx512_bf16, amx_bf16, amd;
+    bool avx2, avx_vnni, avx512, avx512_bf16, avx512_vnni, amx_bf16, amd;
 };
 
 /* peak.c: dense FLOP/s of one core while no other thread uses the core's units, measured in under 0.5 ms. */

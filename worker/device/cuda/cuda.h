@@ -43,8 +43,9 @@ struct device {
     uint64_t hardware;
     cublasLtHandle_t lt;
     struct product_plans *plans;
-    struct product_plans *float8_plans; /* NULL: the GPU has no float8 */
-    bool mxfp8;                         /* the GPU has MXFP8, too */
+    struct product_plans *code_plans; /* products of codes */
+    bool float8;
+    bool mxfp8; /* the GPU has MXFP8, too */
     struct cudnn_attention *attention;
     bool hopper;                /* compute capability 9.0: attention_hopper.cu and matmul_grouped_hopper.cu are used */
     cudaStream_t clearing;      /* stream on which new memory is cleared */

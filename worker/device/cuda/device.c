@@ -95,7 +95,8 @@ static titan_status describe(struct device *dev, struct titan_error *err)
 
     dev->mxfp8 = prop.major >= 10;
     /* 8.9 has float8 as well, but no scale for each line; 8.9 is untested. */
-    return prop.major >= 9 ? product_plans_open(&dev->float8_plans, err) : TITAN_OK;
+    dev->float8 = prop.major >= 9;
+    return product_plans_open(&dev->code_plans, err);
 }
 
 /* Lets several ranks use one GPU, for tests. If each rank names its own host, NCCL takes them for ranks of different
@@ -235,7 +236,7 @@ void cuda_close(struct device *dev)
         (void)pthread_join(dev->watcher, NULL);
     }
     product_plans_close(dev->plans);
-    product_plans_close(dev->float8_plans);
+    product_plans_close(dev->code_plans);
     cudnn_attention_close(dev->attention);
     if (dev->lt)
         (void)cublasLtDestroy(dev->lt);
@@ -251,7 +252,7 @@ void cuda_info(struct device *dev, struct device_info *ret)
 {
     *ret = (struct device_info){
         .bf16_fast = true,
-        .float8 = dev->float8_plans != NULL,
+        .float8 = dev->float8,
         .mxfp8 = dev->mxfp8,
         .memory_bytes = dev->memory_bytes,
         .memory_free = dev->memory_free,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* float8.cu - converts operands of a product to float8 codes, and undoes the scales of its sums.
+/* float8.cu - converts operands of a product to float8 or int8 codes, and undoes the scales of its sums.
  *
  * An operand is `lines` lines of k elements, element (i, x) at src[i * line + x * along]. One of the two strides is 1.
  * The tensor cores need codes as lines of kp bytes, dense along k, and zero behind k. But if a line's scale is not
- * finite, the whole line is NaN, even behind k. */
+ * finite, the whole line is NaN in float8, even behind k. */
 #include <float.h>
 
 #include "worker/device/cuda/float8.cuh"
@@ -118,13 +118,15 @@ __global__ static void column_largest(unsigned *largest, const T *src, int64_t a
 
 /* --- scales ------------------------------------------------------------------------------------------------------- */
 
+#define FLOAT8_LEAST 1e-12 /* a magnitude below it counts as this */
+
 /* The scale for this largest magnitude. */
-__device__ static inline float scale_of(unsigned largest, float top, bool power_of_two)
+__device__ static inline float scale_of(unsigned largest, float top, double least, bool power_of_two)
 {
     float most, scale;
     unsigned bits;
     memcpy(&most, &largest, sizeof most);
-    scale = (float)((double)top / (most != most ? (double)most : fmax((double)most, 1e-12)));
+    scale = (float)((double)top / (most != most ? (double)most : fmax((double)most, least)));
     memcpy(&bits, &scale, sizeof bits);
     bits &= power_of_two ? 0xff800000u : 0xffffffffu;
     memcpy(&scale, &bits, sizeof scale);
@@ -139,7 +141,7 @@ __global__ static void column_scales(float *scales, const float *largest, int64_
         unsigned most = 0;
         for (int64_t i = 0; i < ranks; i++)
             most = op_max_bits()(most, magnitude(largest[i * ld + j]));
-        scales[j] = scale_of(most, top, power_of_two);
+        scales[j] = scale_of(most, top, FLOAT8_LEAST, power_of_two);
     }
 }
 
@@ -152,13 +154,15 @@ struct scaling {
     bool by_line, power_of_two, e5m2;
 };
 
-__device__ static inline float scale_after(const struct scaling &how, unsigned largest)
+/* INT8 is 1 where codes are of int8, and 0 where they are of float8. */
+template <int INT8> __device__ static inline float scale_after(const struct scaling &how, unsigned largest)
 {
-    return scale_of(largest, how.e5m2 ? 57344.0f : 448.0f, how.power_of_two);
+    const float top = INT8 ? 127.0f : how.e5m2 ? 57344.0f : 448.0f;
+    return scale_of(largest, top, INT8 ? INT8_LEAST : FLOAT8_LEAST, how.power_of_two);
 }
-__device__ static inline float scale_at(const struct scaling &how, int64_t line)
+template <int INT8> __device__ static inline float scale_at(const struct scaling &how, int64_t line)
 {
-    return how.given ? *how.given : scale_after(how, how.largest[how.by_line ? line : 0]);
+    return how.given ? *how.given : scale_after<INT8>(how, how.largest[how.by_line ? line : 0]);
 }
 
 __global__ static void fill_inverse(float *x, int64_t n, const float *scale)
@@ -191,17 +195,23 @@ template <bool OWN> __device__ static inline float scaled(float x, float by)
     return x * (OWN || fabsf(x) <= FLT_MAX ? by : NAN);
 }
 
-template <class T, bool OWN = false>
+/* The codes of four elements. */
+template <int INT8> __device__ static inline uint32_t encode(float a, float b, float c, float d, bool e5m2)
+{
+    return INT8 ? encode_4_int8(a, b, c, d) : encode_4(a, b, c, d, e5m2);
+}
+
+template <class T, int INT8, bool OWN = INT8 != 0>
 __device__ static inline code_words<T> encode_piece(uint4 bits, float by, bool e5m2)
 {
     const piece<T> p = piece_of<T>(bits);
     code_words<T> words;
     for (int i = 0; i < words.N; i++)
-        words.w[i] = encode_4(scaled<OWN>(p.v[4 * i], by), scaled<OWN>(p.v[4 * i + 1], by),
-                              scaled<OWN>(p.v[4 * i + 2], by), scaled<OWN>(p.v[4 * i + 3], by), e5m2);
+        words.w[i] = encode<INT8>(scaled<OWN>(p.v[4 * i], by), scaled<OWN>(p.v[4 * i + 1], by),
+                                  scaled<OWN>(p.v[4 * i + 2], by), scaled<OWN>(p.v[4 * i + 3], by), e5m2);
     return words;
 }
-template <> __device__ inline code_words<struct code> encode_piece<struct code, false>(uint4 bits, float, bool)
+template <> __device__ inline code_words<struct code> encode_piece<struct code, 0, false>(uint4 bits, float, bool)
 {
     code_words<struct code> words;
     memcpy(words.w, &bits, sizeof words.w);
@@ -209,12 +219,14 @@ template <> __device__ inline code_words<struct code> encode_piece<struct code, 
 }
 
 /* The codes of element i of four pieces, one above the other. */
-template <class T> __device__ static inline uint32_t encode_column(const uint4 *bits, int i, float by, bool e5m2)
+template <class T, int INT8>
+__device__ static inline uint32_t encode_column(const uint4 *bits, int i, float by, bool e5m2)
 {
-    return encode_4(scaled<false>(piece_of<T>(bits[0]).v[i], by), scaled<false>(piece_of<T>(bits[1]).v[i], by),
-                    scaled<false>(piece_of<T>(bits[2]).v[i], by), scaled<false>(piece_of<T>(bits[3]).v[i], by), e5m2);
+    constexpr bool own = INT8 != 0;
+    return encode<INT8>(scaled<own>(piece_of<T>(bits[0]).v[i], by), scaled<own>(piece_of<T>(bits[1]).v[i], by),
+                        scaled<own>(piece_of<T>(bits[2]).v[i], by), scaled<own>(piece_of<T>(bits[3]).v[i], by), e5m2);
 }
-template <> __device__ inline uint32_t encode_column<struct code>(const uint4 *bits, int i, float, bool)
+template <> __device__ inline uint32_t encode_column<struct code, 0>(const uint4 *bits, int i, float, bool)
 {
     uint32_t word = 0;
     for (int row = 0; row < 4; row++) {
@@ -242,7 +254,7 @@ template <class T> __device__ static inline void store_some(uint8_t *dst, const 
 }
 
 /* Codes of dense lines with one scale. Blocks start at the end, because the cache still holds the end. */
-template <class T>
+template <class T, int INT8>
 __global__ static void __launch_bounds__(THREADS, 6)
     codes(uint8_t *dst, const T *src, struct scaling how, struct area a)
 {
@@ -251,19 +263,19 @@ __global__ static void __launch_bounds__(THREADS, 6)
     uint4 bits[LOADS];
     load_pieces(bits, src, a, base);
     if (threadIdx.x == 0)
-        shared = scale_at(how, 0);
+        shared = scale_at<INT8>(how, 0);
     __syncthreads();
     const float by = shared;
     if (base + BLOCK_PIECES <= a.whole) {
 #pragma unroll
         for (int u = 0; u < LOADS; u++)
             store_codes<T>(dst + (base + u * THREADS + threadIdx.x) * piece<T>::N,
-                           encode_piece<T>(bits[u], by, how.e5m2));
+                           encode_piece<T, INT8>(bits[u], by, how.e5m2));
     } else {
 #pragma unroll
         for (int u = 0; u < LOADS; u++) {
             const struct spot s = spot_of<T>(a, base, u);
-            store_some<T>(dst + s.row * a.padded + s.x, encode_piece<T>(bits[u], by, how.e5m2), a.padded - s.x);
+            store_some<T>(dst + s.row * a.padded + s.x, encode_piece<T, INT8>(bits[u], by, how.e5m2), a.padded - s.x);
         }
     }
     for (int64_t i = (int64_t)grid_first(); i < how.lines; i += (int64_t)grid_stride())
@@ -271,7 +283,7 @@ __global__ static void __launch_bounds__(THREADS, 6)
 }
 
 /* Codes of dense lines with a scale each. A block has one line, which it reads twice. */
-template <class T> __global__ static void line_codes(struct float8_operand o, struct scaling how, bool whole)
+template <class T, int INT8> __global__ static void line_codes(struct float8_operand o, struct scaling how, bool whole)
 {
     __shared__ unsigned scratch[WARP];
     __shared__ float shared;
@@ -282,7 +294,7 @@ template <class T> __global__ static void line_codes(struct float8_operand o, st
         most = largest_in<T>(most, bits_load(x + at, o.k - at, whole));
     most = block_reduce(most, op_max_bits(), scratch);
     if (threadIdx.x == 0) {
-        shared = scale_after(how, most);
+        shared = scale_after<INT8>(how, most);
         how.inverse[blockIdx.x] = 1.0f / shared;
     }
     __syncthreads();
@@ -290,7 +302,7 @@ template <class T> __global__ static void line_codes(struct float8_operand o, st
 #pragma unroll 4
     for (int64_t at = piece_first<T>(); at < o.kp; at += piece_stride<T>()) {
         const uint4 bits = bits_within(x + at, o.k - at, whole);
-        store_codes<T>(o.codes + blockIdx.x * o.kp + at, encode_piece<T, true>(bits, by, how.e5m2));
+        store_codes<T>(o.codes + blockIdx.x * o.kp + at, encode_piece<T, INT8, true>(bits, by, how.e5m2));
     }
 }
 
@@ -299,7 +311,7 @@ template <class T> __global__ static void line_codes(struct float8_operand o, st
 
 /* Codes of lines that lie side by side. A tile goes through shared memory: pieces of four rows in, 16 codes along k
  * out. The 16 bytes of its lines are permuted so that an access's banks differ. Blocks start at the end, as above. */
-template <class T>
+template <class T, int INT8>
 __global__ static void __launch_bounds__(THREADS, sizeof(T) == 2 ? 6 : 4)
     codes_across(uint8_t *dst, const T *src, struct scaling how, int64_t along, int64_t k, int64_t kp, bool whole)
 {
@@ -329,7 +341,7 @@ __global__ static void __launch_bounds__(THREADS, sizeof(T) == 2 ? 6 : 4)
         }
         if (first == 0) {
             if (threadIdx.x < TILE && line + threadIdx.x < how.lines) {
-                scales[threadIdx.x] = scale_at(how, line + threadIdx.x);
+                scales[threadIdx.x] = scale_at<INT8>(how, line + threadIdx.x);
                 if (from == 0)
                     how.inverse[line + threadIdx.x] = 1.0f / scales[threadIdx.x];
             }
@@ -338,7 +350,7 @@ __global__ static void __launch_bounds__(THREADS, sizeof(T) == 2 ? 6 : 4)
         for (unsigned i = 0; i < N; i++)
             by[i] = scales[p + i];
         for (unsigned i = 0; i < N && mine; i++)
-            tile[p + i][q ^ (p + i) / 8 * 4] = encode_column<T>(bits, (int)i, by[i], how.e5m2);
+            tile[p + i][q ^ (p + i) / 8 * 4] = encode_column<T, INT8>(bits, (int)i, by[i], how.e5m2);
     }
     __syncthreads();
 #pragma unroll
@@ -358,11 +370,11 @@ static int launch_largest(void *stream, unsigned *largest, const T *x, int64_t r
 }
 
 /* Codes of an operand that is dense along k, with one scale. */
-template <class T>
+template <class T, int INT8 = 0>
 static int launch_codes(void *stream, const struct float8_operand &o, const T *src, const struct scaling how)
 {
     const struct area a = area_of(src, o.lines, o.k, o.line, o.kp, address(o.codes));
-    return LAUNCH(codes<T>, area_blocks(a), THREADS, 0, stream, o.codes, src, how, a);
+    return LAUNCH((codes<T, INT8>), area_blocks(a), THREADS, 0, stream, o.codes, src, how, a);
 }
 
 /* Whether the operand's rows in memory consist of whole pieces. */
@@ -373,12 +385,13 @@ template <class T> static bool lies_in_pieces(const struct float8_operand &o, co
            (dense ? o.k : o.lines) % piece<T>::N == 0;
 }
 
-template <class T>
+template <class T, int INT8 = 0>
 static int launch_across(void *stream, const struct float8_operand &o, const T *src, const struct scaling how)
 {
     const int64_t across = (o.lines + TILE - 1) / TILE, group = TILE_K * TILE_GROUP;
-    return LAUNCH(codes_across<T>, dim3((unsigned)(across * TILE_GROUP), (unsigned)((o.kp + group - 1) / group)),
-                  THREADS, 0, stream, o.codes, src, how, o.along, o.k, o.kp, lies_in_pieces(o, src));
+    return LAUNCH((codes_across<T, INT8>),
+                  dim3((unsigned)(across * TILE_GROUP), (unsigned)((o.kp + group - 1) / group)), THREADS, 0, stream,
+                  o.codes, src, how, o.along, o.k, o.kp, lies_in_pieces(o, src));
 }
 
 static struct scaling scaling_of(const struct float8_operand &o, const float *given)
@@ -386,15 +399,15 @@ static struct scaling scaling_of(const struct float8_operand &o, const float *gi
     return {given, o.largest, o.inverse, o.lines, o.by_line, o.power_of_two, o.e5m2};
 }
 
-template <class T> static int make_codes(void *stream, const struct float8_operand o, const T *src)
+template <class T, int INT8> static int make_codes(void *stream, const struct float8_operand o, const T *src)
 {
     const bool dense = o.along == 1, whole = lies_in_pieces(o, src);
     const struct scaling how = scaling_of(o, o.given);
     int e = 0;
     if (dense && o.by_line)
-        return LAUNCH(line_codes<T>, (unsigned)o.lines, THREADS, 0, stream, o, how, whole);
+        return LAUNCH((line_codes<T, INT8>), (unsigned)o.lines, THREADS, 0, stream, o, how, whole);
     if (o.given)
-        return dense ? launch_codes(stream, o, src, how) : launch_across(stream, o, src, how);
+        return dense ? launch_codes<T, INT8>(stream, o, src, how) : launch_across<T, INT8>(stream, o, src, how);
     if (!o.by_line)
         e = dense ? launch_largest(stream, o.largest, src, o.lines, o.k, o.line)
                   : launch_largest(stream, o.largest, src, o.k, o.lines, o.along);
@@ -407,13 +420,17 @@ template <class T> static int make_codes(void *stream, const struct float8_opera
                    THREADS, 0, stream, o.largest, src, o.along, o.lines, o.k, whole);
     if (e)
         return e;
-    return dense ? launch_codes(stream, o, src, how) : launch_across(stream, o, src, how);
+    return dense ? launch_codes<T, INT8>(stream, o, src, how) : launch_across<T, INT8>(stream, o, src, how);
 }
 
 int cuda_float8(void *stream, const struct float8_operand *operand)
 {
-    return operand->bf16 ? make_codes(stream, *operand, (const bf16 *)operand->src)
-                         : make_codes(stream, *operand, (const float *)operand->src);
+    const bf16 *const narrow = (const bf16 *)operand->src;
+    const float *const wide = (const float *)operand->src;
+    if (operand->int8)
+        return operand->bf16 ? make_codes<bf16, 1>(stream, *operand, narrow)
+                             : make_codes<float, 1>(stream, *operand, wide);
+    return operand->bf16 ? make_codes<bf16, 0>(stream, *operand, narrow) : make_codes<float, 0>(stream, *operand, wide);
 }
 
 int cuda_float8_take(void *stream, const struct float8_operand *o, const float *scale)
@@ -451,16 +468,19 @@ int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, s
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-__global__ static void unscale(struct float8_sums s)
+template <class Sum> __global__ static void unscale(struct float8_sums s)
 {
+    const Sum *const sums = (const Sum *)s.sums;
     for (int64_t at = (int64_t)grid_first(); at < s.rows * s.n; at += (int64_t)grid_stride()) {
         const int64_t i = at / s.n, j = at % s.n, to = i * s.ldc + j;
-        const float sum = s.sums[i * s.ld + j], x = s.a ? sum * s.a[i] * s.b[j] : sum;
+        const float sum = (float)sums[i * s.ld + j], x = s.a ? sum * s.a[i] * s.b[j] : sum;
         any_store(s.c, to, s.bf16, s.accumulate ? any_load(s.c, to, s.bf16) + x : x);
     }
 }
 
 int cuda_float8_unscale(void *stream, const struct float8_sums *sums)
 {
-    return LAUNCH(unscale, grid_blocks((size_t)(sums->rows * sums->n)), THREADS, 0, stream, *sums);
+    const unsigned blocks = grid_blocks((size_t)(sums->rows * sums->n));
+    return sums->int8 ? LAUNCH(unscale<int>, blocks, THREADS, 0, stream, *sums)
+                      : LAUNCH(unscale<float>, blocks, THREADS, 0, stream, *sums);
 }

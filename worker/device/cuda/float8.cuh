@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* float8.cuh - casts to float8, for the kernels that make codes. */
+/* float8.cuh - casts to eight bits, for the kernels that make codes. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_FLOAT8_CUH
 #define TITAN_WORKER_DEVICE_CUDA_FLOAT8_CUH
 
@@ -27,6 +27,22 @@ __device__ static inline uint32_t encode_2(float low, float high, bool e5m2)
 __device__ static inline uint32_t encode_4(float a, float b, float c, float d, bool e5m2)
 {
     return encode_2(a, b, e5m2) | encode_2(c, d, e5m2) << 16;
+}
+
+/* Four codes of int8: the nearest integers, ties to even. Values beyond 127 become 127; NaN becomes 0. */
+__device__ static inline uint32_t encode_4_int8(float a, float b, float c, float d)
+{
+    const float x[4] = {a, b, c, d};
+    uint32_t word = 0;
+    for (int i = 0; i < 4; i++) {
+#ifdef TITAN_EMULATE
+        const int code = x[i] != x[i] ? 0 : (int)rintf(fminf(fmaxf(x[i], -127.0f), 127.0f));
+#else
+        const int code = max(-127, min(127, __float2int_rn(x[i])));
+#endif
+        word |= ((uint32_t)code & 0xffu) << 8 * i;
+    }
+    return word;
 }
 
 #define TILE 64

@@ -60,11 +60,11 @@ int cuda_bias_wgrad(void *stream, const struct bias_args *a);
 int cuda_add_bias_grouped(void *stream, const struct bias_args *a, struct fault_words fault);
 int cuda_bias_wgrad_grouped(void *stream, const struct bias_args *a, struct fault_words fault);
 
-/* --- float8.cu: see float8_product in device.h -------------------------------------------------------------------- */
+/* --- float8.cu: see float8_product and int8_product in device.h --------------------------------------------------- */
 /* An operand of a product: lines of k elements. Element (i, x) is at src[i * line + x * along]; line or along is 1. */
 struct float8_operand {
     const void *src;
-    bool bf16, e5m2, by_line, power_of_two; /* by_line: each line has a scale; otherwise all lines share one */
+    bool bf16, e5m2, int8, by_line, power_of_two; /* by_line: each line has a scale; otherwise all lines share one */
     int64_t lines, k, line, along;
     int64_t kp;         /* k up to a multiple of 16 */
     uint8_t *codes;     /* out, (lines, kp); at a multiple of 16 */
@@ -82,9 +82,9 @@ int cuda_float8_take(void *stream, const struct float8_operand *operand, const f
 /* Rows of a product's sums, and where they go. */
 struct float8_sums {
     void *c; /* (rows, n) bf16 or fp32, rows ldc apart */
-    bool bf16, accumulate;
+    bool bf16, accumulate, int8;
     int64_t ldc, ld, rows, n;
-    const float *sums;  /* (rows, ld) */
+    const void *sums;   /* (rows, ld) fp32; with int8 int32 */
     const float *a, *b; /* inverse scales of rows and of columns; both may be NULL */
 };
 /* Writes the sums to c. With `accumulate` it adds them to c. First it multiplies each sum by a[row] and b[column]. If a

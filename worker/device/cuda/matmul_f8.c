@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_f8.c - products in float8: operands become codes, dense along k (float8.cu), and cuBLASLt multiplies them.
- * Where cuBLASLt can, it undoes the scales itself. Otherwise the sums are fp32, a few rows at a time, and a kernel
- * undoes the scales. cuBLASLt always undoes MXFP8's scales (mxfp8.cu), on GPUs from Blackwell on. */
+/* matmul_f8.c - products in float8 and int8: operands become codes, dense along k (float8.cu), and cuBLASLt multiplies
+ * them. Where cuBLASLt can, it undoes the scales itself. Otherwise the sums are fp32, or int32 of int8, a few rows at a
+ * time, and a kernel undoes the scales. cuBLASLt always undoes MXFP8's scales (mxfp8.cu), on GPUs from Blackwell on. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -12,10 +12,10 @@
 #include "worker/device/cuda/product_plans.h"
 
 #define STEP 16                           /* codes, rows and columns of a product must be multiples of this */
-#define SUMS_BYTES_MAX ((size_t)64 << 20) /* most bytes of fp32 sums whose scales a kernel undoes */
+#define SUMS_BYTES_MAX ((size_t)64 << 20) /* most bytes of sums whose scales a kernel undoes */
 
 /* Who undoes the scales, and which scales. */
-enum scaling { SCALE_ONE, SCALE_LINES, SCALE_BY_KERNEL, SCALE_BLOCKS, SCALINGS };
+enum scaling { SCALE_ONE, SCALE_LINES, SCALE_BY_KERNEL, SCALE_BLOCKS, SCALE_INTEGERS, SCALINGS };
 
 /* A product's key. Keys are compared as bytes, so a key is zeroed before it is filled. */
 struct plan_key {
@@ -25,9 +25,9 @@ struct plan_key {
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
-static cudaDataType_t code_type(bool e5m2)
+static cudaDataType_t code_type(const struct plan_key *key, bool e5m2)
 {
-    return e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+    return key->scaling == SCALE_INTEGERS ? CUDA_R_8I : e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
 }
 
 #define STEP_OK(st, call) ((st) == CUBLAS_STATUS_SUCCESS ? (call) : (st))
@@ -42,21 +42,27 @@ static cublasStatus_t describe(struct product_plan *p, const void *with)
                                                      : CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
     const int8_t fast = (int8_t)key->fast;
     p->align_first = p->align_second = p->align_out = STEP;
-    cublasStatus_t st = cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    p->integers = key->scaling == SCALE_INTEGERS;
+    cublasStatus_t st = p->integers ? cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32I, CUDA_R_32I)
+                                    : cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
     st =
         STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &plain, sizeof plain));
-    st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    if (!p->integers)
+        st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     if (key->scaling == SCALE_LINES || key->scaling == SCALE_BLOCKS) {
         st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode));
         st = STEP_OK(st, cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode));
     }
-    st = STEP_OK(
-        st, cublasLtMatrixLayoutCreate(&p->first, code_type(key->b_e5m2), (uint64_t)key->k, (uint64_t)key->n, key->k));
-    st = STEP_OK(
-        st, cublasLtMatrixLayoutCreate(&p->second, code_type(key->a_e5m2), (uint64_t)key->k, (uint64_t)key->m, key->k));
-    return STEP_OK(st, cublasLtMatrixLayoutCreate(&p->out, key->c_dt == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F,
+    st = STEP_OK(st, cublasLtMatrixLayoutCreate(&p->first, code_type(key, key->b_e5m2), (uint64_t)key->k,
+                                                (uint64_t)key->n, key->k));
+    st = STEP_OK(st, cublasLtMatrixLayoutCreate(&p->second, code_type(key, key->a_e5m2), (uint64_t)key->k,
+                                                (uint64_t)key->m, key->k));
+    return STEP_OK(st, cublasLtMatrixLayoutCreate(&p->out,
+                                                  p->integers               ? CUDA_R_32I
+                                                  : key->c_dt == DTYPE_BF16 ? CUDA_R_16BF
+                                                                            : CUDA_R_32F,
                                                   (uint64_t)key->n, (uint64_t)key->m, key->ldc));
 }
 
@@ -65,11 +71,11 @@ static cublasStatus_t describe(struct product_plan *p, const void *with)
 struct product {
     struct float8_operand a, b;
     void *c;
-    float *sums;
+    void *sums;
     size_t sums_bytes;
     int64_t m, n, ldc; /* sizes of c, without padding */
     enum dtype c_dt;
-    bool accumulate, fast, blocks;
+    bool accumulate, fast, blocks, int8;
 };
 
 static const void *scales_of(const struct float8_operand *o, enum scaling scaling, int64_t first)
@@ -92,8 +98,8 @@ struct part {
 /* Multiplies a part. If the status is NOT_SUPPORTED, the caller tries another scaling. */
 static cublasStatus_t multiply(struct stream *s, const struct product *x, enum scaling scaling, const struct part *of)
 {
-    struct product_plans *const plans = s->dev->float8_plans;
-    const bool scaled = scaling != SCALE_BY_KERNEL;
+    struct product_plans *const plans = s->dev->code_plans;
+    const bool scaled = scaling != SCALE_BY_KERNEL && scaling != SCALE_INTEGERS;
     const struct product_call call = {
         .first = x->b.codes,
         .second = x->a.codes + of->first * x->a.kp,
@@ -133,6 +139,7 @@ static int64_t rows_step(bool blocks)
 static cublasStatus_t multiply_in_parts(struct stream *s, const struct product *x, int *ret_error)
 {
     const int64_t ld = up_to_step(x->n), step = rows_step(x->blocks);
+    const enum scaling scaling = x->int8 ? SCALE_INTEGERS : x->blocks ? SCALE_BLOCKS : SCALE_BY_KERNEL;
     const int64_t most = (int64_t)(x->sums_bytes / sizeof(float)) / ld / step * step;
     titan_assert(most >= step);
 
@@ -140,7 +147,7 @@ static cublasStatus_t multiply_in_parts(struct stream *s, const struct product *
         const int64_t rows = MIN(most, x->m - i);
         const struct part part = {
             .first = i, .rows = up_to_step(rows), .c = x->sums, .ldc = ld, .n = ld, .c_dt = DTYPE_F32};
-        const cublasStatus_t st = multiply(s, x, x->blocks ? SCALE_BLOCKS : SCALE_BY_KERNEL, &part);
+        const cublasStatus_t st = multiply(s, x, scaling, &part);
         if (st != CUBLAS_STATUS_SUCCESS)
             return st;
         const struct float8_sums sums = {.c = (char *)x->c + (size_t)(i * x->ldc) * dtype_bytes(x->c_dt),
@@ -152,7 +159,8 @@ static cublasStatus_t multiply_in_parts(struct stream *s, const struct product *
                                          .b = x->blocks ? NULL : x->b.inverse,
                                          .rows = rows,
                                          .n = x->n,
-                                         .accumulate = x->accumulate};
+                                         .accumulate = x->accumulate,
+                                         .int8 = x->int8};
         *ret_error = cuda_float8_unscale(s->native, &sums);
         if (*ret_error)
             return CUBLAS_STATUS_SUCCESS;
@@ -218,7 +226,7 @@ static void place(struct float8_operand *o, bool blocks, char **from)
 titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
 {
     const struct float8_product *const how = a->how;
-    if (!s->dev->float8_plans || (how->blocks && !s->dev->mxfp8))
+    if (!s->dev->float8 || (how->blocks && !s->dev->mxfp8))
         return TITAN_EUNSUPPORTED;
     if (!matmul_args_valid(a) || !float8_product_valid(how) || !rows_fit(a->m, a->k) || !rows_fit(a->n, a->k))
         return TITAN_EINVAL;
@@ -268,5 +276,45 @@ titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
         return TITAN_OK;
     struct titan_error err;
     (void)titan_fail(&err, TITAN_EDEVICE, "float8 product: %s", cublasLtGetStatusString(st));
+    return stream_fail_now(s, TITAN_EDEVICE, err.msg);
+}
+
+size_t cuda_ops_matmul_i8_work_bytes(struct device *dev, enum dtype ab_dt, int64_t m, int64_t n, int64_t k)
+{
+    return cuda_ops_matmul_f8_work_bytes(dev, ab_dt, false, m, n, k);
+}
+
+titan_status cuda_ops_matmul_i8(struct stream *s, const struct matmul_args *a)
+{
+    if (!matmul_args_valid(a) || a->ta || a->k > INT8_DEPTH_MAX || !rows_fit(a->m, a->k) || !rows_fit(a->n, a->k))
+        return TITAN_EINVAL;
+    if (a->m == 0 || a->n == 0 || a->k == 0)
+        return cuda_ops_matmul(s, a);
+    if (stream_skips(s))
+        return TITAN_OK;
+    titan_assert(s->work && a->work);
+    char *at = (char *)(((uintptr_t)a->work + 255) & ~(uintptr_t)255);
+    struct product x = {
+        .c = a->c, .m = a->m, .n = a->n, .ldc = a->ldc, .c_dt = a->c_dt, .accumulate = a->beta == 1.0f, .int8 = true};
+    x.a = (struct float8_operand){.src = a->a, .by_line = true, .lines = a->m, .k = a->k, .line = a->lda, .along = 1};
+    x.b = (struct float8_operand){.src = a->b, .by_line = a->int8->b_lines, .lines = a->n, .k = a->k};
+    x.b.line = a->tb ? a->ldb : 1, x.b.along = a->tb ? 1 : a->ldb;
+    x.a.bf16 = x.b.bf16 = a->ab_dt == DTYPE_BF16;
+    x.a.int8 = x.b.int8 = true;
+    place(&x.a, false, &at);
+    place(&x.b, false, &at);
+    x.sums_bytes = sums_bytes(a->m, a->n, false);
+    x.sums = cut(&at, x.sums_bytes);
+
+    int e = cuda_float8(s->native, &x.a);
+    if (!e)
+        e = cuda_float8(s->native, &x.b);
+    const cublasStatus_t st = e ? CUBLAS_STATUS_SUCCESS : multiply_in_parts(s, &x, &e);
+    if (e)
+        return stream_enqueued(s, "an int8 product", e);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        return TITAN_OK;
+    struct titan_error err;
+    (void)titan_fail(&err, TITAN_EDEVICE, "int8 product: %s", cublasLtGetStatusString(st));
     return stream_fail_now(s, TITAN_EDEVICE, err.msg);
 }

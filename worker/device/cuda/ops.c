@@ -52,7 +52,7 @@ titan_status cuda_ops_bias_wgrad(struct stream *s, const struct bias_args *a)
 
 titan_status cuda_ops_float8_largest(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n)
 {
-    if (!s->dev->float8_plans)
+    if (!s->dev->float8)
         return TITAN_EUNSUPPORTED;
     if (!compute_type(dt))
         return TITAN_EINVAL;
@@ -62,7 +62,7 @@ titan_status cuda_ops_float8_largest(struct stream *s, float *largest, const voi
 titan_status cuda_ops_float8_scales(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
                                     int64_t n, bool power_of_two)
 {
-    if (!s->dev->float8_plans)
+    if (!s->dev->float8)
         return TITAN_EUNSUPPORTED;
     if (ranks <= 0 || n < 0 || ld < n)
         return TITAN_EINVAL;
@@ -72,7 +72,7 @@ titan_status cuda_ops_float8_scales(struct stream *s, float *scales, const float
 titan_status cuda_ops_float8_encode(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
                                     const float *scale)
 {
-    if (!s->dev->float8_plans)
+    if (!s->dev->float8)
         return TITAN_EUNSUPPORTED;
     if (!compute_type(dt))
         return TITAN_EINVAL;

@@ -98,6 +98,7 @@ cublasStatus_t product_run(struct stream *s, struct product_plans *plans, struct
                            const struct product_call *call)
 {
     const float one = 1.0f;
+    const int32_t whole_one = 1, whole_keep = (int32_t)call->keep;
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
 
     titan_assert(p->status == CUBLAS_STATUS_SUCCESS && !call->scale_first == !call->scale_second);
@@ -113,6 +114,7 @@ cublasStatus_t product_run(struct stream *s, struct product_plans *plans, struct
                                             sizeof call->scale_second);
     if (st != CUBLAS_STATUS_SUCCESS)
         return st;
-    return cublasLtMatmul(s->dev->lt, p->op, &one, call->first, p->first, call->second, p->second, &call->keep,
-                          call->out, p->out, call->out, p->out, &p->algo, s->work, CUDA_MATMUL_WORK_BYTES, s->native);
+    return cublasLtMatmul(s->dev->lt, p->op, p->integers ? (const void *)&whole_one : &one, call->first, p->first,
+                          call->second, p->second, p->integers ? (const void *)&whole_keep : &call->keep, call->out,
+                          p->out, call->out, p->out, &p->algo, s->work, CUDA_MATMUL_WORK_BYTES, s->native);
 }

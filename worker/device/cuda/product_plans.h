@@ -24,6 +24,7 @@ struct product_plan {
     cublasLtMatrixLayout_t first, second, out;
     /* alignment of the pointers; cuBLASLt's fast kernels need 16 bytes */
     uint32_t align_first, align_second, align_out;
+    bool integers; /* the factors of the product are int32 */
 
     cublasLtMatmulAlgo_t algo;
     cublasStatus_t status; /* not success: cuBLASLt has no algorithm for the product */

@@ -24,7 +24,7 @@ _Static_assert(sizeof(struct way) == PRODUCT_WAY_BYTES, "an algorithm fits, with
 
 static struct product_plans *plans_of(struct device *dev, int which)
 {
-    return which == 0 ? dev->plans : dev->float8_plans;
+    return which == 0 ? dev->plans : dev->code_plans;
 }
 
 /* Finds the noted product. *ret_plans: the table that has it. NULL: no table has it, or cuBLASLt has no algorithm for
