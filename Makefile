@@ -120,6 +120,7 @@ $(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js
 # Loops begin at cache lines: short ones were up to 5 % slower or faster with each change of other code.
 vector_width := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 $(BUILD)/obj/worker/device/cpu/%.o: kernel_cflags := $(if $(DEBUG)$(SAN),,-O3 -falign-loops=64) -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math $(vector_width)
+$(BUILD)/obj/base/moment_codes.o: kernel_cflags := $(if $(DEBUG)$(SAN),,-O3) -fno-math-errno -fno-trapping-math
 
 define library
 $(1): $(2)

@@ -141,6 +141,52 @@ static void test_codes_of_codes(void **state)
     }
 }
 
+/* The code of a value above 0 whose bits these are, of a block with scale 1. */
+static int code_of(uint32_t bits, bool square)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof value);
+    return moment_encode(value, 1.0f, square);
+}
+
+/* Whole blocks are encoded by instructions of their own: around each cell's bound, and all over the values, their codes
+ * are those of one value at a time. */
+static void test_bounds_of_cells(void **state)
+{
+    enum { AROUND = 40, ONE = 0x3f800000 };
+    const uint32_t stride = 60013;
+
+    (void)state;
+    for (int square = 0; square < 2; square++) {
+        uint32_t first[256 + ONE / 60013 + 1];
+        int n = 0;
+        for (int code = 1; code < (square ? 256 : 128); code++) {
+            uint32_t below = 0, at = ONE;
+            while (at - below > 1) {
+                const uint32_t middle = below + (at - below) / 2;
+                *(code_of(middle, square) < code ? &below : &at) = middle;
+            }
+            first[n++] = at > AROUND ? at - AROUND : 1;
+        }
+        for (uint32_t at = 1; at < ONE - stride; at += stride)
+            first[n++] = at;
+        for (int f = 0; f < n; f++) {
+            float values[MOMENT_BLOCK] = {1.0f};
+            struct moment_block b;
+            for (int i = 1; i < MOMENT_BLOCK; i++) {
+                const uint32_t bits = MIN(first[f] + (uint32_t)(i / 2), ONE) | (!square && i % 2 ? 1u << 31 : 0);
+                memcpy(&values[i], &bits, sizeof bits);
+            }
+            moment_blocks_encode(&b, 1, square, values);
+            for (int i = 0; i < MOMENT_BLOCK; i++)
+                if (b.codes[i] != moment_encode(values[i], 1.0f, square))
+                    fail_msg("%s %a: code %d, should be %d", square ? "square" : "value", (double)values[i], b.codes[i],
+                             moment_encode(values[i], 1.0f, square));
+        }
+    }
+}
+
 /* Five steps, in one unit of two blocks and a part of a third. */
 static void test_adamw(void **state)
 {
@@ -193,6 +239,7 @@ static void test_adamw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_blocks),
-                                       cmocka_unit_test(test_codes_of_codes), cmocka_unit_test(test_adamw)};
+                                       cmocka_unit_test(test_codes_of_codes), cmocka_unit_test(test_bounds_of_cells),
+                                       cmocka_unit_test(test_adamw)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

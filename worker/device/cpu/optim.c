@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim.c - the rules of updates, on fp32 or bf16 masters; fp32 masters may have a bf16 shadow. An update is one pass
  * over memory. AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 all in bf16, 16
- * with 8-bit moments), so memory limits its speed. */
+ * with 8-bit moments), so memory limits its speed; of 8-bit moments, arithmetic. */
 #include <assert.h>
 #include <math.h>
 
@@ -14,7 +14,8 @@ struct optim_args {
 };
 static_assert(sizeof(struct optim_args) <= CPU_ARGS_MAX, "optimizer arguments fit a queue slot");
 
-enum { GRAIN = 1 << 14, RANDOM_CHUNK = 2048 }; /* RANDOM_CHUNK: elements that get their random words together */
+/* RANDOM_CHUNK: elements that get their random words together; CODES_CHUNK: that are decoded together */
+enum { GRAIN = 1 << 14, RANDOM_CHUNK = 2048, CODES_CHUNK = 4 * MOMENT_BLOCK };
 
 CPU_INLINE float rounded_to_bf16(float x)
 {
@@ -121,48 +122,47 @@ CPU_INLINE void update_typed(const struct update_piece *p, const struct update_a
         update_elements(p, a, (struct update_form){rule, DTYPE_F32, DTYPE_F32, false, false}, NULL);
 }
 
-/* The block of state i that has element `at` of a piece. */
-CPU_INLINE struct moment_block *block_at(const struct update_piece *p, int i, int64_t at)
+/* n values of blocks that begin at b; the last one may have fewer than a block. */
+CPU_INLINE void decode_values(const struct moment_block *b, int n, bool square, float *values)
 {
-    return (struct moment_block *)p->state[i] + at / MOMENT_BLOCK;
+    const int whole = n / MOMENT_BLOCK, rest = n % MOMENT_BLOCK;
+
+    moment_blocks_decode(b, whole, square, values);
+    if (rest > 0)
+        moment_block_decode(b + whole, rest, square, values + whole * MOMENT_BLOCK);
 }
 
-/* The constant i makes the codes' form a constant. */
-CPU_INLINE void decode_state(const struct update_piece *p, enum update_rule rule, int i, int64_t at,
-                             struct update_piece *part, float *values)
+CPU_INLINE void encode_values(struct moment_block *b, int n, bool square, const float *values)
 {
-    if (p->state[i]) {
-        moment_block_decode(block_at(p, i, at), (int)part->n, update_state_is_square(rule, i), values);
-        part->state[i] = values;
-    }
+    const int whole = n / MOMENT_BLOCK, rest = n % MOMENT_BLOCK;
+
+    moment_blocks_encode(b, whole, square, values);
+    if (rest > 0)
+        moment_block_encode(b + whole, rest, square, values + whole * MOMENT_BLOCK);
 }
 
-CPU_INLINE void encode_state(const struct update_piece *p, enum update_rule rule, int i, int64_t at,
-                             const struct update_piece *part)
-{
-    if (p->state[i])
-        moment_block_encode(block_at(p, i, at), (int)part->n, update_state_is_square(rule, i), part->state[i]);
-}
-
-/* State in codes: each block is decoded, updated as fp32 in the first-level cache, and encoded. */
+/* State in codes: a few blocks are decoded, updated as fp32 in the first-level cache, and encoded. */
 CPU_INLINE void update_blocks(const struct update_piece *p, const struct update_args *a, struct update_form form)
 {
-    float values[UPDATE_STATES][MOMENT_BLOCK];
-    static_assert(UPDATE_STATES == 3, "each state is named below");
+    float values[UPDATE_STATES][CODES_CHUNK];
 
-    for (int64_t at = 0; at < (int64_t)p->n; at += MOMENT_BLOCK) {
+    for (int64_t at = 0; at < (int64_t)p->n; at += CODES_CHUNK) {
+        struct moment_block *blocks[UPDATE_STATES];
         struct update_piece part = {.master = at_mut(p->master, at, form.master),
                                     .grad = p->grad + at,
                                     .shadow = form.shadow ? p->shadow + at : NULL,
-                                    .n = (size_t)MIN((int64_t)p->n - at, MOMENT_BLOCK),
+                                    .n = (size_t)MIN((int64_t)p->n - at, CODES_CHUNK),
                                     .excess = p->excess};
-        decode_state(p, form.rule, 0, at, &part, values[0]);
-        decode_state(p, form.rule, 1, at, &part, values[1]);
-        decode_state(p, form.rule, 2, at, &part, values[2]);
+        for (int i = 0; i < UPDATE_STATES; i++) {
+            blocks[i] = p->state[i] ? (struct moment_block *)p->state[i] + at / MOMENT_BLOCK : NULL;
+            part.state[i] = blocks[i] ? values[i] : NULL;
+            if (blocks[i])
+                decode_values(blocks[i], (int)part.n, update_state_is_square(form.rule, i), values[i]);
+        }
         update_elements(&part, a, form, NULL);
-        encode_state(p, form.rule, 0, at, &part);
-        encode_state(p, form.rule, 1, at, &part);
-        encode_state(p, form.rule, 2, at, &part);
+        for (int i = 0; i < UPDATE_STATES; i++)
+            if (blocks[i])
+                encode_values(blocks[i], (int)part.n, update_state_is_square(form.rule, i), values[i]);
     }
 }
 
@@ -296,21 +296,16 @@ struct codes_args {
     bool square, encode;
 };
 
-CPU_KERNEL static void run_codes(const void *p, int64_t begin, int64_t end, int thread)
+static void run_codes(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct codes_args *const a = p;
+    float *const values = a->values + begin * MOMENT_BLOCK;
 
     (void)thread;
-    for (int64_t b = begin; b < end; b++) {
-        if (a->encode && a->square)
-            moment_block_encode(a->blocks + b, MOMENT_BLOCK, true, a->values + b * MOMENT_BLOCK);
-        else if (a->encode)
-            moment_block_encode(a->blocks + b, MOMENT_BLOCK, false, a->values + b * MOMENT_BLOCK);
-        else if (a->square)
-            moment_block_decode(a->blocks + b, MOMENT_BLOCK, true, a->values + b * MOMENT_BLOCK);
-        else
-            moment_block_decode(a->blocks + b, MOMENT_BLOCK, false, a->values + b * MOMENT_BLOCK);
-    }
+    if (a->encode)
+        moment_blocks_encode(a->blocks + begin, end - begin, a->square, values);
+    else
+        moment_blocks_decode(a->blocks + begin, end - begin, a->square, values);
 }
 
 titan_status cpu_encode_moments(struct stream *s, void *blocks, const float *values, size_t n, bool square)
@@ -373,7 +368,7 @@ CPU_KERNEL static double bound_sum_coded(const struct sum_args *a, int64_t begin
         struct sum_args part = *a;
         part.v = v;
         part.grad = a->grad + at;
-        moment_block_decode((const struct moment_block *)a->v + at / MOMENT_BLOCK, n, true, v);
+        decode_values((const struct moment_block *)a->v + at / MOMENT_BLOCK, n, true, v);
         sum += a->with.master == DTYPE_BF16 ? bound_items(&part, 0, n, DTYPE_BF16, DTYPE_F32)
                                             : bound_items(&part, 0, n, DTYPE_F32, DTYPE_F32);
     }
