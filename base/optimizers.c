@@ -94,7 +94,21 @@ struct state_kinds optimizer_kinds(const struct recipe *r)
 
     k.matrices = add_kinds(&k, optimizer_of_matrices(r), r);
     k.rest = add_kinds(&k, optimizer_of_rest(r), r);
+    if (!optimizer_keeps_residual(r))
+        return k;
+    k.each = 1u << k.n;
+    k.matrices |= k.each;
+    k.rest |= k.each;
+    k.name[k.n++] = "residual";
+    titan_assert(k.n <= STATE_KINDS);
     return k;
+}
+
+bool optimizer_keeps_residual(const struct recipe *r)
+{
+    const char *const method = r->parallelism.replicate_method;
+
+    return method[0] && strcmp(method, "all_reduce") != 0;
 }
 
 bool optimizer_needs_sums(const struct recipe *r)
@@ -104,7 +118,7 @@ bool optimizer_needs_sums(const struct recipe *r)
 
 bool optimizer_directs(const struct recipe *r)
 {
-    return optimizer_needs_sums(r) || optimizer_of_matrices(r)->whole != WHOLE_NONE;
+    return optimizer_needs_sums(r) || optimizer_of_matrices(r)->whole != WHOLE_NONE || optimizer_keeps_residual(r);
 }
 
 void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, int state, int64_t rows, int64_t cols,

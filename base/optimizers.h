@@ -31,14 +31,16 @@ struct optimizer {
 };
 
 /* Tensors of state of a run. Tensors of one name that both optimizers keep are one kind, unless owners keep one of
- * them. The optimizer of matrices has the first kinds, in its own order. */
-#define STATE_KINDS (OPTIMIZER_STATES + UPDATE_STATES)
+ * them. The optimizer of matrices has the first kinds, in its own order. The residual of replicas that send each other
+ * parts of their directions is the last kind, of all parameters. */
+#define STATE_KINDS (OPTIMIZER_STATES + UPDATE_STATES + 1)
 struct state_kinds {
     int n;
     const char *name[STATE_KINDS];
     unsigned matrices, rest; /* bits of the kinds that matrices of layers, and other parameters, have */
     unsigned owned;          /* bits of the kinds that a matrix's owner keeps whole (worker/tensor/owners.h) */
     unsigned squares;        /* bits of the kinds that are means of squares, without a sign */
+    unsigned each; /* bit of the kind of which each replica has a value of its own; a checkpoint has their mean */
 };
 
 /* All names, "a|b"; static. */
@@ -58,6 +60,9 @@ struct state_kinds optimizer_kinds(const struct recipe *r);
  * matrix with fewer rows than columns. Other states have the matrix's shape. */
 void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, int state, int64_t rows, int64_t cols,
                            int64_t *ret_rows, int64_t *ret_cols);
+/* Do replicas send each other parts of their directions, and keep the rest in a residual each
+ * (parallelism.replicate_method)? */
+bool optimizer_keeps_residual(const struct recipe *r);
 /* Does a step need sums over whole tensors between the decision and the update? */
 bool optimizer_needs_sums(const struct recipe *r);
 /* Does a step have a direction section? */

@@ -191,6 +191,13 @@ struct recipe {
         char fsdp_reduce[16];    /* when gradients are reduced: "default", "microbatch", "step" */
         char fsdp_bucketing[16]; /* "block" or "off" (one unit per bucket), "greedy" (by the cost model) */
         bool fsdp_reorder;       /* gathers are issued early, so that compute hides them */
+        /* What replicas send each other of a step: "all_reduce" the gradients, or parts of their directions ("demo",
+         * "random", "striding", "full"), while each keeps the rest in a residual of its own. */
+        char replicate_method[16];
+        int64_t replicate_values; /* of each 64 that are sent */
+        double replicate_beta;    /* decay of the residual */
+        bool replicate_sign;
+        char replicate_dtype[16]; /* of the values that are sent: "float32", "bfloat16" */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
         int64_t expert_tensor_parallel_degree;
         double expert_parallel_room; /* capacity of a rank for its experts' rows, in even shares; 0 = the worst case */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/optimizers.h"
 #include "base/cleanup.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
@@ -50,6 +51,8 @@ void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TE
 bool recipe_keeps_copies(const struct recipe *r, int world, int replicas)
 {
     const char *how = r->fault_tolerance.redundancy;
+    if (optimizer_keeps_residual(r)) /* a copy would need the residual of each replica */
+        return false;
     return world > 1 && (strcmp(how, "buddy") == 0 || (strcmp(how, "auto") == 0 && replicas == 1));
 }
 

@@ -107,6 +107,25 @@ static titan_status copy_2d(struct stream *s, const struct strided_args *a)
     return TITAN_OK;
 }
 
+static titan_status add_2d(struct stream *s, const struct strided_args *a)
+{
+    (void)s;
+    titan_assert(a->dt == DTYPE_F32 && a->repeat == 1);
+    for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t c = 0; c < a->cols; c++)
+            ((float *)a->dst)[r * a->ldd + c] += ((const float *)a->src)[r * a->lds + c];
+    return TITAN_OK;
+}
+
+static titan_status scale(struct stream *s, void *out, const void *x, enum dtype dt, float factor, size_t n)
+{
+    (void)s;
+    titan_assert(dt == DTYPE_F32);
+    for (size_t i = 0; i < n; i++)
+        ((float *)out)[i] = ((const float *)x)[i] * factor;
+    return TITAN_OK;
+}
+
 static titan_status cast(struct stream *s, void *dst, enum dtype to, const void *src, enum dtype from, size_t n)
 {
     (void)s;
@@ -133,6 +152,8 @@ static const struct device_ops ops = {.alloc = allocate,
                                       .weights = weights,
                                       .copy = copy,
                                       .copy_2d = copy_2d,
+                                      .add_2d = add_2d,
+                                      .scale = scale,
                                       .cast = cast};
 
 const struct device_handle memory_device = {.ops = &ops, .info = {.name = "memory", .host_memory = true}};

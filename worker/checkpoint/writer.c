@@ -64,6 +64,7 @@ struct checkpoint_writer {
     char why[sizeof((struct titan_error *)0)->msg]; /* reason of the first absent rank; set before its flag */
     /* Used by the thread while it runs: */
     struct checkpoint_info info;
+    float *means; /* of what each replica has of its own; NULL: none of it is written here */
     struct written_checkpoint written;
     struct titan_error uncopied; /* why there is no snapshot; TITAN_OK: there is a snapshot */
     struct titan_error error;
@@ -85,6 +86,14 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
         enum dtype type;
         w->all.slices[i].data = (void *)(host + state_copy_place(l, w->opt.rank, types, &w->all.slices[i], &type));
         w->all.slices[i].form = type == DTYPE_BF16 ? SLICE_BF16 : SLICE_FLOATS;
+        if (layout_spec_is_each(l, w->all.slices[i].tensor)) {
+            if (!w->means)
+                w->means = calloc((size_t)layout_total(l, w->opt.rank), sizeof *w->means);
+            if (!w->means)
+                return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+            titan_assert(type == DTYPE_F32);
+            w->all.slices[i].data = w->means + layout_each_place(l, &w->all.slices[i]);
+        }
         if (type == DTYPE_U8)
             w->all.slices[i].form =
                 l->kinds.squares >> (l->specs[w->all.slices[i].tensor].kind - 1) & 1 ? SLICE_SQUARES : SLICE_CODES;
@@ -156,6 +165,7 @@ static void let_go(struct checkpoint_writer *w)
     free(w->info.recipe);
     free(w->absent);
     snapshot_close(w->snapshot);
+    free(w->means);
     free(w->all.specs);
     free(w->all.slices);
     free(w->weights.specs);
@@ -428,6 +438,11 @@ static titan_status still_writing(const struct checkpoint_writer *w, struct tita
 {
     return titan_fail(err, TITAN_EREVOKED, "checkpoint of step %lu dropped: it was not written when the epoch ended",
                       (unsigned long)w->info.step);
+}
+
+float *checkpoint_writer_means(const struct checkpoint_writer *w)
+{
+    return w->means;
 }
 
 void checkpoint_writer_await_copy(struct checkpoint_writer *w)

@@ -65,6 +65,10 @@ void checkpoint_writer_close(struct checkpoint_writer *w);
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s,
                                      struct titan_error *err) TITAN_MUST_USE;
+/* Where the caller puts, before each start, the means of the kind of state of which each replica has a value of its own
+ * (fold.h): layout_total elements, written in place of the state's. NULL: this rank writes nothing of it. The last
+ * write must have ended. */
+float *checkpoint_writer_means(const struct checkpoint_writer *w);
 /* Waits until the last start's copy is made or has failed: then the state may change. */
 void checkpoint_writer_await_copy(struct checkpoint_writer *w);
 /* Call on rank 0: `rank` has no part of the last started checkpoint. why: the reason, in one line. */

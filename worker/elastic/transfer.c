@@ -19,6 +19,8 @@ struct parcel {
     void *data;
     enum dtype type;
     int64_t ld, rows, cols;
+    bool adds;    /* the values are added to what is there */
+    float factor; /* which is then multiplied by this; 0: not */
 };
 
 struct transfer {
@@ -31,7 +33,7 @@ struct transfer {
     struct comm *comm;
     struct stream *s;
     const struct device_ops *dev;
-    int *candidates; /* scratch, one entry per rank of the source epoch */
+    int *candidates; /* scratch, two entries per rank of the source epoch */
     uint64_t sent;   /* bytes */
     unsigned copies; /* enqueued */
     /* The current message. There is only one at a time. */
@@ -40,6 +42,9 @@ struct transfer {
     int sender, receiver;
     struct parcel *parcels; /* to unpack */
     int n_parcels, cap_parcels;
+    /* How values of the current slice come to the new state (parcel). */
+    bool adds;
+    float factor;
 };
 
 /* --- senders ------------------------------------------------------------------------------------------------------ */
@@ -90,6 +95,37 @@ static bool gives(void *arg, int unit, enum share share)
     return false;
 }
 
+/* Of the kind of state of which each replica has a value of its own, a new rank gets the mean of the replicas that hold
+ * it: their sum in rank order, divided by their number. Returns the turn of old rank a among the *ret_of givers of a
+ * unit's share, one of each replica; -1: it gives nothing. */
+static int turn_of(const struct pair *p, int unit, enum share share, int *ret_of)
+{
+    const struct transfer *const t = p->t;
+    const struct mesh *const mesh = &t->from->mesh;
+    const int replicas = mesh_group_size(mesh, GROUP_REPLICATE);
+    const enum group group = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
+    const int members = share == SHARE_CUT ? 1 : mesh_group_size(mesh, group);
+    int *const among = t->candidates + replicas; /* the ranks of a replica that hold it alike */
+    int turn = -1, n = 0;
+
+    mesh_group_members(mesh, GROUP_REPLICATE, p->a, t->candidates);
+    for (int i = 0; i < replicas; i++) {
+        among[0] = t->candidates[i];
+        if (members > 1)
+            mesh_group_members(mesh, group, t->candidates[i], among);
+        int first = 0;
+        while (first < members && t->holdings->holder[among[first]] < 0)
+            first++;
+        if (first == members)
+            continue;
+        turn = among[first] == p->a ? n : turn;
+        n++;
+    }
+    titan_assert(n > 0);
+    *ret_of = n;
+    return turn;
+}
+
 /* --- movement ----------------------------------------------------------------------------------------------------- */
 
 static int64_t parcel_bytes(const struct parcel *p)
@@ -136,6 +172,24 @@ static titan_status copy_slice(struct transfer *t, const struct parcel *dst, con
                                       .dt = src->type, .rows = rows, .cols = cols, .repeat = 1));
 }
 
+/* Copies or adds a box of a message, or of the old state, to the new state. */
+static titan_status bring(struct transfer *t, const struct parcel *dst, const struct parcel *src)
+{
+    if (!dst->adds)
+        TRY(copy_slice(t, dst, src));
+    else
+        TRY(t->dev->add_2d(t->s, ARGS(strided, .dst = dst->data, .ldd = dst->ld, .src = src->data, .lds = src->ld,
+                                      .dt = src->type, .rows = src->rows, .cols = src->cols, .repeat = 1)));
+    for (int64_t r = 0; r < dst->rows && dst->factor > 0; r++) {
+        float *const row = (float *)dst->data + r * dst->ld;
+        titan_assert(dst->type == DTYPE_F32);
+        if (++t->copies % COPIES_AHEAD == 0)
+            TRY(t->dev->stream_sync(t->s, NULL));
+        TRY(t->dev->scale(t->s, row, row, DTYPE_F32, dst->factor, (size_t)dst->cols));
+    }
+    return TITAN_OK;
+}
+
 /* Sends the packed message, or receives a message and unpacks it. */
 static titan_status flush(struct transfer *t)
 {
@@ -154,7 +208,7 @@ static titan_status flush(struct transfer *t)
     TRY(t->ops->recv(t->comm, t->message, bytes, t->sender, t->s));
     for (int i = 0; i < t->n_parcels; i++) {
         const struct parcel packed = in_message(&t->parcels[i], at);
-        TRY(copy_slice(t, &t->parcels[i], &packed));
+        TRY(bring(t, &t->parcels[i], &packed));
         at += parcel_bytes(&packed);
     }
     titan_assert((size_t)(at - t->message) == bytes);
@@ -196,12 +250,13 @@ static titan_status move_common(struct transfer *t, const struct train_state *ol
 
     if (all.rows == 0)
         return TITAN_OK;
-    if (t->sender == t->receiver) {
-        const struct parcel from = in_state(old, x, &all), to = in_state(t->to, y, &all);
-        return copy_slice(t, &to, &from);
-    }
-    const struct parcel here = t->rank == t->receiver ? in_state(t->to, y, &all) : in_state(old, x, &all);
-    return pass(t, &here, err);
+    struct parcel to = t->rank == t->receiver ? in_state(t->to, y, &all) : in_state(old, x, &all);
+    to.adds = t->adds;
+    to.factor = t->factor;
+    if (t->sender != t->receiver)
+        return pass(t, &to, err);
+    const struct parcel from = in_state(old, x, &all);
+    return bring(t, &to, &from);
 }
 
 /* Returns `bytes` of codes in the state, or nothing for a state that is not here. */
@@ -251,6 +306,34 @@ static titan_status move_blocks(struct transfer *t, const struct train_state *ol
     return TITAN_OK;
 }
 
+/* Adds what old rank a has of the kind of state of which each replica has a value of its own. */
+static titan_status move_means(struct transfer *t, const struct train_state *old, const struct pair *pair,
+                               const struct shard_slice *take, int n_take, struct titan_error *err)
+{
+    const struct layout *const l = t->from;
+    _cleanup_free_ struct shard_slice *all = NULL;
+    int n, of, first = 0;
+
+    TRY(layout_slices(l, pair->a, NULL, NULL, NULL, NULL, &all, &n, err));
+    for (int i = 0; i < n; i++) {
+        if (!layout_spec_is_each(l, all[i].tensor))
+            continue;
+        const struct model_tensor *const tensor = &l->model->tensors[l->specs[all[i].tensor].tensor];
+        const int turn = turn_of(pair, tensor->unit, tensor->split == SPLIT_NONE ? SHARE_WHOLE : SHARE_CUT, &of);
+        if (turn < 0)
+            continue;
+        t->adds = turn > 0;
+        t->factor = of > 1 && turn + 1 == of ? 1.0f / (float)of : 0;
+        while (first < n_take && take[first].tensor < all[i].tensor)
+            first++;
+        for (int j = first; j < n_take && take[j].tensor == all[i].tensor; j++)
+            TRY(move_common(t, old, &all[i], &take[j], err));
+    }
+    t->adds = false;
+    t->factor = 0;
+    return TITAN_OK;
+}
+
 /* Moves all data that old rank a gives new rank b. This rank is one of the two. */
 static titan_status move(struct transfer *t, int a, int b, struct titan_error *err)
 {
@@ -273,13 +356,15 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
     for (int i = 0; i < n_give; i++) {
         const bool kept = layout_spec_is_kept(t->from, give[i].tensor);
         const bool owned = kept && t->from->kinds.owned >> (t->from->specs[give[i].tensor].kind - 1) & 1;
-        if (t->from->coded && kept && !owned)
+        if ((t->from->coded && kept && !owned) || layout_spec_is_each(t->from, give[i].tensor))
             continue;
         while (first < n_take && take[first].tensor < give[i].tensor)
             first++;
         for (int j = first; j < n_take && take[j].tensor == give[i].tensor; j++)
             TRY(move_common(t, old, &give[i], &take[j], err));
     }
+    if (t->from->kinds.each)
+        TRY(move_means(t, old, &pair, take, n_take, err));
     return flush(t);
 }
 
@@ -300,7 +385,7 @@ titan_status state_transfer(const struct resharding *what, const struct peer_ran
                          .comm = ranks->comm,
                          .s = ranks->s,
                          .dev = ranks->device->ops,
-                         .candidates = calloc((size_t)view->holders + 1, sizeof(int))};
+                         .candidates = calloc(2 * (size_t)view->holders + 1, sizeof(int))};
     int64_t largest = 0;
 
     titan_assert((t.to != NULL) == (t.rank < view->world) && ranks->n == h->ranks);

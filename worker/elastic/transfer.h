@@ -5,9 +5,10 @@
  * The holdings name the rank that gives each shard (holdings.h): the shard's own rank or its buddy. Data with several
  * holders (replicas, tensors that tensor parallelism leaves whole) comes from this rank's own memory if it is there,
  * otherwise from one holder. Different ranks take different holders, to share the work. Old and new slices are
- * intersected (shard_slice_overlap). A rank copies the data that it keeps. All other data travels point to point in
- * messages of bounded size, in an order that all ranks know. The result is bit for bit the same as from a checkpoint of
- * the old state. */
+ * intersected (shard_slice_overlap). Of the kind of state of which each replica has a value of its own
+ * (state_kinds.each), a new rank gets the mean of the replicas that hold it. A rank copies the data that it keeps. All
+ * other data travels point to point in messages of bounded size, in an order that all ranks know. The result is bit for
+ * bit the same as from a checkpoint of the old state. */
 #ifndef TITAN_WORKER_ELASTIC_TRANSFER_H
 #define TITAN_WORKER_ELASTIC_TRANSFER_H
 

@@ -29,6 +29,8 @@ static titan_status hash_slices(const struct train_state *shard, const struct sh
         enum dtype type;
         const struct layout *const l = shard->layout;
         const bool coded = l->coded && layout_spec_is_kept(l, p->tensor);
+        if (layout_spec_is_each(l, p->tensor)) /* replicas differ there */
+            continue;
         if (coded && !(l->kinds.owned >> (l->specs[p->tensor].kind - 1) & 1))
             continue;
         const void *const data = state_slice(shard, p, &type);

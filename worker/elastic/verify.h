@@ -9,7 +9,7 @@
 #include "worker/elastic/holdings.h"
 
 struct shard_hash {
-    uint64_t whole;      /* masters, moments, biases */
+    uint64_t whole;      /* masters, moments, biases; not the kind of state that differs between replicas */
     uint64_t parameters; /* only the masters that no other rank of the replica holds, too */
 };
 

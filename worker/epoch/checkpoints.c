@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "worker/checkpoint/writer.h"
+#include "worker/elastic/fold.h"
 #include "worker/epoch/attempt.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
@@ -318,6 +319,15 @@ static titan_status start(struct epoch *e, struct titan_error *err)
     TRY(settle(e, err)); /* the previous checkpoint */
     e->checkpoints.fault = (struct titan_error){0};
     TRY(verify_replicas(e, err));
+    if (st->layout->kinds.each) {
+        const struct mesh *const mesh = &e->plan.plan->mesh;
+        const struct peer_ranks replicas = {.device = &t->device,
+                                            .ops = e->groups.ops,
+                                            .comm = e->groups.comms[CHANNEL_REPLICATE],
+                                            .n = mesh_group_size(mesh, GROUP_REPLICATE),
+                                            .s = t->streams[STREAM_COMPUTE]};
+        TRY(fold_replicas(st, &replicas, checkpoint_writer_means(atomic_load(&e->checkpoints.writer)), err));
+    }
     TRY(checkpoint_writer_start(atomic_load(&e->checkpoints.writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->checkpoints.newest = st->step;
     e->checkpoints.under_way = true;

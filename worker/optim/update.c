@@ -84,7 +84,8 @@ struct update update_of_recipe(const struct recipe *recipe, const struct update_
                                   .grad_scale = (float)(step->clip / step->tokens),
                                   .lr = u.args[PARAMS_MATRICES].lr,
                                   .moment = types.moment};
-    u.alike = of[0] == of[1] && u.args[0].lr == u.args[1].lr && u.args[0].weight_decay == u.args[1].weight_decay;
+    u.alike = !kinds.each && of[0] == of[1] && u.args[0].lr == u.args[1].lr &&
+              u.args[0].weight_decay == u.args[1].weight_decay;
     return u;
 }
 

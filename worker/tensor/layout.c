@@ -613,6 +613,32 @@ bool layout_spec_is_kept(const struct layout *layout, int spec)
     return spec < layout->n_specs && layout->specs[spec].kind > 0;
 }
 
+bool layout_spec_is_each(const struct layout *layout, int spec)
+{
+    return layout_spec_is_kept(layout, spec) && layout->kinds.each >> (layout->specs[spec].kind - 1) & 1;
+}
+
+int64_t layout_each_begin(const struct layout *layout, int unit)
+{
+    int64_t n = 0;
+
+    titan_assert(layout->kinds.each);
+    for (int k = 0; !(layout->kinds.each >> k & 1); k++)
+        n += layout->units[unit].span[k];
+    return n;
+}
+
+int64_t layout_each_place(const struct layout *layout, const struct shard_slice *slice)
+{
+    titan_assert(layout_spec_is_each(layout, slice->tensor));
+    const int unit = layout->model->tensors[layout->specs[slice->tensor].tensor].unit;
+    const struct unit_layout *const u = &layout->units[unit];
+    const int64_t in_unit = slice->at - u->offset - u->kept - u->shard - layout_each_begin(layout, unit);
+
+    titan_assert(in_unit >= 0 && in_unit + slice->rows * slice->cols <= u->shard);
+    return u->offset + in_unit;
+}
+
 bool layout_spec_is_bias(const struct layout *layout, int spec)
 {
     return spec >= layout->n_specs;

@@ -7,7 +7,8 @@
  * or by columns (model_tensor.split), or whole on each rank. All local parts of a unit lie in one flat buffer, cut
  * tensors first, whole tensors from `whole` on.
  * - fsdp (expert units: expert_shard): the padded flat buffer is cut into equal ranges, one per rank. dp_replicate
- * ranks hold the same.
+ * ranks hold the same, but for the kind of state of which each replica has a value of its own (state_kinds.each). Of
+ * that kind checkpoints and resizes keep the mean over the replicas.
  *
  * A rank's state consists of the units of its stages, and of what the rank keeps as an owner (owners.h). Each unit has
  * the masters of the rank's range, then the optimizer's kinds of state (base/optimizers.h) one after the other. A kind
@@ -152,6 +153,12 @@ titan_status layout_specs(const struct layout *layout, struct tensor_spec **ret,
 /* Is a spec a parameter's kind of state? Is it a layer's biases? */
 bool layout_spec_is_kept(const struct layout *layout, int spec);
 bool layout_spec_is_bias(const struct layout *layout, int spec);
+/* Is it the kind of state of which each replica has a value of its own? */
+bool layout_spec_is_each(const struct layout *layout, int spec);
+/* Place of a slice of that kind among the elements of the kind, which are in the order of the masters: layout_total
+ * elements. Where they begin in a unit's kinds of state, in elements: layout_each_begin. */
+int64_t layout_each_place(const struct layout *layout, const struct shard_slice *slice);
+int64_t layout_each_begin(const struct layout *layout, int unit);
 /* Lists only the parameters, then the biases. */
 titan_status layout_weight_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
                                  struct titan_error *err) TITAN_MUST_USE;

@@ -83,9 +83,34 @@ static void test_trimmed(void **state)
     assert_int_equal(optimizer_states(optimizer_of_matrices(&r), &r), 5);
 }
 
+/* Replicas that send each other parts of their directions keep a residual of all parameters, behind all other state;
+ * nobody has a copy of it. */
+static void test_residual(void **state)
+{
+    static const char *const methods[] = {"", "all_reduce", "demo", "full"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(methods); i++) {
+        struct recipe r = RECIPE("optimizer.name=AdEMAMix", "optimizer.rest=SGD", "optimizer.sgd.momentum=0.9",
+                                 "fault_tolerance.redundancy=buddy");
+        (void)snprintf(r.parallelism.replicate_method, sizeof r.parallelism.replicate_method, "%s", methods[i]);
+        const bool residual = i >= 2;
+        const struct state_kinds k = optimizer_kinds(&r);
+        assert_int_equal(optimizer_keeps_residual(&r), residual);
+        assert_int_equal(optimizer_directs(&r), residual);
+        assert_int_equal(recipe_keeps_copies(&r, 2, 1), !residual);
+        assert_int_equal(k.n, residual ? 5 : 4);
+        assert_int_equal(k.each, residual ? 16 : 0);
+        assert_int_equal(k.matrices, residual ? 23 : 7);
+        assert_int_equal(k.rest, residual ? 24 : 8);
+        if (residual)
+            assert_string_equal(k.name[4], "residual");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rest), cmocka_unit_test(test_shapes),
-                                       cmocka_unit_test(test_trimmed)};
+                                       cmocka_unit_test(test_trimmed), cmocka_unit_test(test_residual)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

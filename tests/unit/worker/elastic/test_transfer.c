@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that only a
- * buddy has, with departing ranks, bit for bit; what is in place stays there; what is no whole state is refused by all
- * alike; hashes are the same before and after, and a flipped bit is found. Ranks are threads over a communicator with
- * sends that wait to be received, so an order that could block does. TITAN_TEST_SEED repeats a run. */
+/* fold.h, holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that
+ * only a buddy has, with departing ranks, bit for bit; what is in place stays there; what is no whole state is refused
+ * by all alike; of what each replica has of its own all get the mean; hashes are the same before and after, and a
+ * flipped bit is found. Ranks are threads over a communicator with sends that wait to be received, so an order that
+ * could block does. TITAN_TEST_SEED repeats a run. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@
 #include "tests/support/patience.h"
 #include "tests/support/random_layout.h"
 #include "tests/support/sets.h"
+#include "worker/elastic/fold.h"
 #include "worker/elastic/transfer.h"
 #include "worker/elastic/verify.h"
 
@@ -30,12 +32,14 @@
 
 /* --- a communicator of threads ------------------------------------------------------------------------------------ */
 
+/* Of this turn and the one before, which some may still read. */
+static char gathered[2][RANKS_MAX << 20];
+
 struct hub {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int world, arrived;
     unsigned turn;
-    char gathered[2][RANKS_MAX * 256]; /* of this turn and the one before, which some may still read */
     struct {
         const void *data; /* NULL: nothing is offered */
         size_t bytes;
@@ -64,10 +68,10 @@ static titan_status hub_gather(struct comm *c, void *recv, const void *send, siz
     const size_t bytes = count * dtype_bytes(dt);
     titan_status status = TITAN_OK;
     (void)s;
-    titan_assert(bytes * RANKS_MAX <= sizeof h->gathered[0]);
+    titan_assert(bytes * RANKS_MAX <= sizeof gathered[0]);
     (void)pthread_mutex_lock(&h->lock);
     const unsigned turn = h->turn;
-    memcpy(h->gathered[turn % 2] + (size_t)c->rank * bytes, send, bytes);
+    memcpy(gathered[turn % 2] + (size_t)c->rank * bytes, send, bytes);
     if (++h->arrived == h->world) {
         h->arrived = 0;
         h->turn++;
@@ -75,7 +79,7 @@ static titan_status hub_gather(struct comm *c, void *recv, const void *send, siz
     }
     while (h->turn == turn && status == TITAN_OK)
         status = await(h) ? TITAN_OK : TITAN_ETIMEDOUT;
-    memcpy(recv, h->gathered[turn % 2], bytes * (size_t)h->world);
+    memcpy(recv, gathered[turn % 2], bytes * (size_t)h->world);
     (void)pthread_mutex_unlock(&h->lock);
     return status;
 }
@@ -620,11 +624,190 @@ static void test_flipped_bit(void **state)
     assert_true(in_fast_set() || (replicas > 0 && copies > 0));
 }
 
+/* --- what each replica has of its own ----------------------------------------------------------------------------- */
+
+static float apart(const struct shard_slice *p, int64_t i, int replica)
+{
+    return trained(p, i) + (float)(1000 * replica * replica) + 0.37f;
+}
+
+/* Gives a state the residual of its replica. */
+static void set_apart(struct train_state *s, int replica)
+{
+    struct shard_slice *slices = NULL;
+    int n;
+    assert_int_equal(layout_slices(s->layout, s->rank, NULL, NULL, NULL, NULL, &slices, &n, NULL), TITAN_OK);
+    for (int p = 0; p < n; p++) {
+        enum dtype type;
+        if (!layout_spec_is_each(s->layout, slices[p].tensor))
+            continue;
+        float *const at = state_slice(s, &slices[p], &type);
+        for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++)
+            at[i] = apart(&slices[p], i, replica);
+    }
+    free(slices);
+}
+
+static float mean_of(const struct shard_slice *p, int64_t i, const bool *present, int replicas)
+{
+    float sum = 0;
+    int n = 0;
+    for (int r = 0; r < replicas; r++)
+        if (present[r]) {
+            sum = n == 0 ? apart(p, i, r) : sum + apart(p, i, r);
+            n++;
+        }
+    return n > 1 ? sum * (1.0f / (float)n) : sum;
+}
+
+/* From any mesh to any other, some replicas gone: every new rank has the mean of those that are there, and what
+ * replicas have alike as ever. They count as replicas that do not differ. */
+static void test_residuals(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    static struct change c;
+    const struct state_kinds kinds = {.n = 2, .name = {"m", "residual"}, .matrices = 3, .rest = 3, .each = 2};
+    int several = 0;
+    for (int round = 0; round < sliced(ROUNDS / 4, ROUNDS); round++) {
+        bool present[OLD_MAX] = {0};
+        c = (struct change){.model = random_model(&seed), .types = {DTYPE_BF16, DTYPE_F32, DTYPE_F32}};
+        c.to = random_layout_of(&seed, c.model, NEW_MAX, kinds);
+        do {
+            layout_close(c.from);
+            c.from = random_layout_of(&seed, c.model, NEW_MAX, kinds);
+        } while (c.from->mesh.world > c.to->mesh.world + 4);
+        c.departing = 4;
+        const struct mesh *const m = &c.from->mesh;
+        const int replicas = m->size[AXIS_DP_REPLICATE];
+        int there = 0;
+        for (int r = 0; r < replicas; r++)
+            there += present[r] = random_below(&seed, 3) > 0;
+        if (there == 0)
+            there = present[random_below(&seed, replicas)] = true;
+        several += there > 1;
+        for (int r = 0; r < c.to->mesh.world; r++)
+            c.fresh[r] = open_state(c.to, r, c.types, random_below(&seed, 2));
+        for (int a = 0; a < m->world; a++) {
+            const int replica = mesh_group_rank(m, GROUP_REPLICATE, a);
+            c.holder[a] = -1;
+            if (present[replica]) {
+                assert_true(place(&c, a, &seed));
+                set_apart(c.old[c.holder[a]], replica);
+            }
+        }
+        run_change(&c);
+        for (int r = 0; r < c.to->mesh.world; r++) {
+            struct shard_slice *slices = NULL;
+            int n;
+            if (c.status[r] != TITAN_OK)
+                fail_msg("from %s: rank %d: %s %s", layout_text(c.from), r, titan_status_name(c.status[r]),
+                         c.errors[r].msg);
+            assert_int_equal(layout_slices(c.to, r, NULL, NULL, NULL, NULL, &slices, &n, NULL), TITAN_OK);
+            for (int p = 0; p < n; p++) {
+                enum dtype type;
+                if (!layout_spec_is_each(c.to, slices[p].tensor))
+                    continue;
+                float *const at = state_slice(c.fresh[r], &slices[p], &type);
+                for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++) {
+                    if (at[i] != mean_of(&slices[p], i, present, replicas))
+                        fail_msg("rank %d: element %ld of a piece of spec %d is %g in place of %g", r, (long)i,
+                                 slices[p].tensor, (double)at[i], (double)mean_of(&slices[p], i, present, replicas));
+                    at[i] = trained(&slices[p], i);
+                }
+            }
+            free(slices);
+            check_fresh(&c, r);
+            assert_int_equal(c.before[r].parameters, c.after[r].parameters);
+        }
+        close_change(&c);
+    }
+    assert_true(in_fast_set() || several > 0);
+}
+
+struct folding {
+    struct train_state *state;
+    struct peer_ranks replicas;
+    float *means;
+    titan_status status;
+};
+
+static void *fold_main(void *arg)
+{
+    struct folding *f = arg;
+    f->status = fold_replicas(f->state, &f->replicas, f->means, NULL);
+    return NULL;
+}
+
+/* The mean of a shard's replicas, in the places of the masters; the states stay. */
+static void test_fold(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    const struct state_kinds kinds = {.n = 2, .name = {"m", "residual"}, .matrices = 3, .rest = 3, .each = 2};
+    static const bool present[NEW_MAX] = {true, true, true, true, true, true, true, true, true, true, true, true};
+    int folded = 0;
+    for (int round = 0; round < sliced(ROUNDS / 4, ROUNDS); round++) {
+        static struct hub hub;
+        struct model *m = random_model(&seed);
+        struct layout *l = random_layout_of(&seed, m, NEW_MAX, kinds);
+        const int n = mesh_group_size(&l->mesh, GROUP_REPLICATE);
+        int members[NEW_MAX], n_slices;
+        struct folding of[NEW_MAX];
+        struct comm comms[NEW_MAX];
+        pthread_t threads[NEW_MAX];
+        struct shard_slice *slices = NULL;
+        hub = (struct hub){.world = n};
+        (void)pthread_mutex_init(&hub.lock, NULL);
+        (void)pthread_cond_init(&hub.changed, NULL);
+        mesh_group_members(&l->mesh, GROUP_REPLICATE, random_below(&seed, l->mesh.world), members);
+        for (int r = 0; r < n; r++) {
+            const struct state_types types = {DTYPE_BF16, DTYPE_F32, DTYPE_F32};
+            comms[r] = (struct comm){&hub, r};
+            of[r] = (struct folding){
+                .state = trained_state(l, members[r], types, false),
+                .replicas = {.device = &memory_device, .ops = &hub_ops, .comm = n > 1 ? &comms[r] : NULL, .n = n},
+                .means = r == 0 ? calloc((size_t)layout_total(l, members[r]), sizeof(float)) : NULL};
+            set_apart(of[r].state, r);
+            assert_int_equal(pthread_create(&threads[r], NULL, fold_main, &of[r]), 0);
+        }
+        for (int r = 0; r < n; r++)
+            (void)pthread_join(threads[r], NULL);
+        assert_int_equal(layout_slices(l, members[0], NULL, NULL, NULL, NULL, &slices, &n_slices, NULL), TITAN_OK);
+        for (int p = 0; p < n_slices; p++)
+            for (int64_t i = 0; i < slices[p].rows * slices[p].cols; i++) {
+                enum dtype type;
+                if (!layout_spec_is_each(l, slices[p].tensor))
+                    continue;
+                assert_true(of[0].means[layout_each_place(l, &slices[p]) + i] == mean_of(&slices[p], i, present, n));
+                assert_true(((float *)state_slice(of[0].state, &slices[p], &type))[i] == apart(&slices[p], i, 0));
+                folded += n > 1;
+            }
+        for (int r = 0; r < n; r++) {
+            assert_int_equal(of[r].status, TITAN_OK);
+            of[r].state->layout = NULL;
+            state_close(of[r].state);
+            free(of[r].means);
+        }
+        (void)pthread_cond_destroy(&hub.changed);
+        (void)pthread_mutex_destroy(&hub.lock);
+        free(slices);
+        layout_close(l);
+        model_close(m);
+    }
+    assert_true(folded > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_any_mesh_to_any_mesh), longer(test_blocks_of_codes), longer(test_in_place),
-        longer(test_no_whole_state),       longer(test_flipped_bit),
+        longer(test_any_mesh_to_any_mesh),
+        longer(test_blocks_of_codes),
+        longer(test_in_place),
+        longer(test_no_whole_state),
+        longer(test_flipped_bit),
+        longer(test_residuals),
+        longer(test_fold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
