@@ -19,4 +19,7 @@ check "one of its tests was run" grep -q '^ok' "$own/model.log"
 # Updates of whole matrices against their references.
 TITAN_TEST_DEVICE=cuda "$own/check_directions" >"$own/directions.log" || bad=1
 cat "$own/directions.log"
+# Parts of directions that replicas send each other.
+TITAN_TEST_DEVICE=cuda "$own/check_parts" >"$own/parts.log" || bad=1
+cat "$own/parts.log"
 exit $bad

@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations 5af4864c1917f55f (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations a8f4873b679a2d0e (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -424,6 +424,10 @@ struct device_ops {
     titan_status (*update_sum)(struct stream *s, double *sum, const void *v, const float *grad, size_t n,
                                const struct update_args *args);
 
+    /* --- parts of directions that replicas send each other ------------------------------------------------------- */
+    titan_status (*parts_extract)(struct stream *s, const struct parts_extract_args *a);
+    titan_status (*parts_combine)(struct stream *s, const struct parts_combine_args *a);
+
     /* --- ways of products: NULL, all four, where there is one for each ------------------------------------------- */
     /* on: matmul and matmul_f8 also note each product that they carry out. The call forgets earlier notes. */
     void (*products_note)(struct device *dev, bool on);
@@ -451,7 +455,7 @@ struct device_ops {
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(row_gradient) X(moments) X(row_decay) X(weights) X(update) X(encode_moments) X(decode_moments) X(update_sum) \
-    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode) X(matmul_i8) X(matmul_i8_work_bytes)
+    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode) X(matmul_i8) X(matmul_i8_work_bytes) X(parts_extract) X(parts_combine)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

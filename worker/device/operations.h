@@ -527,6 +527,55 @@ struct row_decay_args {
     bool norm_loss;
 };
 
+/* --- parts of directions that replicas send each other ------------------------------------------------------------ */
+
+/* x (n) is cut in chunks of PARTS_CHUNK elements; n is a multiple of it. `kept` values of each chunk are sent, of d:
+ *   PARTS_DCT       of C d, with the orthonormal DCT-II C (Peng et al. 2024, DeMo, arXiv:2411.19870): the values of
+ *                   largest magnitude, of equal ones those with the lower numbers, in the order of their numbers. A NaN
+ *                   is the largest.
+ *   PARTS_RANDOM    one element of each PARTS_CHUNK / kept, drawn by (word, first + chunk, turn)
+ *   PARTS_STRIDING  element word mod PARTS_CHUNK / kept of each
+ *   PARTS_ALL       all; kept is PARTS_CHUNK
+ * (the last three as in From and others 2025, FlexDeMo, arXiv:2502.06728). kept is 1 to PARTS_CHUNK, and without
+ * PARTS_DCT a divisor of it. Values are sent as dt, bf16 rounded to nearest even.
+ *
+ * parts_extract: d = beta residual + scale x, all (n) fp32. sent: parts_bytes() (parts.h); what is behind the numbers
+ * stays. x = d - what the sent values stand for: they themselves, or C^T of them. residual may not be x.
+ * parts_combine: received (ranks, parts_bytes). out (n) fp32 = what the means of the values stand for. The mean of a
+ * value is over the ranks that sent it, summed in rank order; values that no rank sent are 0. sign: out = 1, -1 or 0
+ * instead, by its sign; a NaN stays one. */
+#define PARTS_CHUNK 64
+enum parts_method { PARTS_DCT, PARTS_RANDOM, PARTS_STRIDING, PARTS_ALL };
+
+struct parts_shape {
+    enum parts_method method;
+    int kept;
+    enum dtype dt; /* bf16 or fp32 */
+    int64_t first; /* chunk of the whole that x begins with */
+    uint64_t word; /* the same on all ranks; another in each step */
+};
+struct parts_extract_args {
+    float *x;
+    const float *residual;
+    void *sent;
+    struct parts_shape shape;
+    float scale, beta;
+    size_t n;
+};
+struct parts_combine_args {
+    float *out;
+    const void *received;
+    struct parts_shape shape;
+    int ranks;
+    bool sign;
+    size_t n;
+};
+static inline bool parts_valid(const struct parts_shape *z, size_t n)
+{
+    return compute_type(z->dt) && z->kept > 0 && z->kept <= PARTS_CHUNK && n % PARTS_CHUNK == 0 && z->first >= 0 &&
+           (z->method == PARTS_DCT || PARTS_CHUNK % z->kept == 0) && (z->method != PARTS_ALL || z->kept == PARTS_CHUNK);
+}
+
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 
 struct rng_weights; /* base/rng.h */

@@ -178,6 +178,10 @@ int cuda_moments(void *stream, const struct moments_args *a);
 int cuda_row_decay(void *stream, const struct row_decay_args *a);
 int cuda_jacobi(void *stream, const struct jacobi_args *a); /* a->work is zero */
 
+/* --- parts.cu ----------------------------------------------------------------------------------------------------- */
+int cuda_parts_extract(void *stream, const struct parts_extract_args *a);
+int cuda_parts_combine(void *stream, const struct parts_combine_args *a);
+
 /* --- weights.cu --------------------------------------------------------------------------------------------------- */
 int cuda_weights(void *stream, const struct weights_args *a);
 

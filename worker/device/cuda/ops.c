@@ -394,6 +394,20 @@ titan_status cuda_ops_row_decay(struct stream *s, const struct row_decay_args *a
     return ENQUEUE(s, "decay of rows", cuda_row_decay(s->native, a));
 }
 
+titan_status cuda_ops_parts_extract(struct stream *s, const struct parts_extract_args *a)
+{
+    if (!parts_valid(&a->shape, a->n))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "parts of a direction", cuda_parts_extract(s->native, a));
+}
+
+titan_status cuda_ops_parts_combine(struct stream *s, const struct parts_combine_args *a)
+{
+    if (!parts_valid(&a->shape, a->n) || a->ranks < 1)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a direction of parts", cuda_parts_combine(s->native, a));
+}
+
 titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
 {
     if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->first < 0 || a->width < 0)
