@@ -171,6 +171,8 @@ static struct layout *draw(unsigned *seed, const struct model *model, int world_
     o.coded = coded;
     o.kinds = kinds;
     o.recipe = kinds.owned ? owned_recipe() : NULL;
+    o.mesh.rotate = random_below(seed, 2) && !coded && !kinds.owned && model->dims.n_experts == 0 &&
+                    o.mesh.size[AXIS_TP] == 1 && o.mesh.ep == 1 && o.mesh.size[AXIS_DP_SHARD] > 1;
     o.first_layer = first_layer;
     for (int s = 1; s < o.stages; s++)
         first_layer[s] = (int)model->dims.n_layers * s / o.stages;
@@ -202,9 +204,9 @@ const char *layout_text(const struct layout *layout)
     static char text[128];
     const struct mesh *m = &layout->mesh;
 
-    (void)snprintf(text, sizeof text, "pp %d dp_replicate %d dp_shard %d cp %d tp %d ep %d, %d stages%s%s%s",
+    (void)snprintf(text, sizeof text, "pp %d dp_replicate %d dp_shard %d cp %d tp %d ep %d, %d stages%s%s%s%s",
                    m->size[0], m->size[1], m->size[2], m->size[3], m->size[4], m->ep, layout->stages,
-                   layout->v_order ? " in a V" : "", layout->canonical ? ", canonical" : "",
-                   layout->coded ? ", coded" : "");
+                   m->rotate ? ", rotating" : "", layout->v_order ? " in a V" : "",
+                   layout->canonical ? ", canonical" : "", layout->coded ? ", coded" : "");
     return text;
 }

@@ -12,7 +12,7 @@
 static const char *const group_names[GROUP_COUNT] = {
     [GROUP_WORLD] = "world",   [GROUP_FSDP] = "dp_shard", [GROUP_REPLICATE] = "dp_replicate",    [GROUP_CP] = "cp",
     [GROUP_TP] = "tp",         [GROUP_EP] = "ep",         [GROUP_EXPERT_SHARD] = "expert_shard", [GROUP_PP] = "pp",
-    [GROUP_OWNERS] = "owners",
+    [GROUP_OWNERS] = "owners", [GROUP_ROTATE] = "rotate",
 };
 static_assert(CHANNEL_COUNT < FLIGHT_GROUPS, "each channel has a group, and all ranks of an epoch");
 

@@ -30,6 +30,7 @@ static bool mixes(const struct mesh *m, enum channel channel)
     case CHANNEL_EXPERT_GATHER:
     case CHANNEL_EXPERT_REDUCE:
     case CHANNEL_OWNERS:
+    case CHANNEL_ROTATE:
         return m->size[AXIS_DP_SHARD] > 1;
     case CHANNEL_REPLICATE:
         return m->size[AXIS_DP_REPLICATE] > 1;

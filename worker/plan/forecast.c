@@ -174,6 +174,7 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
         [GROUP_EP] = TRAFFIC_EP,
         [GROUP_EXPERT_SHARD] = AXIS_DP_SHARD,
         [GROUP_OWNERS] = AXIS_DP_SHARD,
+        [GROUP_ROTATE] = AXIS_DP_SHARD,
     };
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
@@ -401,8 +402,8 @@ static int parts_of(const struct forecast_time *t, struct part *ret)
         "waiting: end of the step",    "waiting: parameter gather", "waiting: gradient reduction",
         "waiting: replicas",           "waiting: context parallel", "waiting: tensor parallel",
         "waiting: expert exchange",    "waiting: expert gather",    "waiting: expert reduction",
-        "waiting: owners of matrices", "waiting: pipeline",         "waiting: pipeline",
-        "waiting: pipeline",           "waiting: pipeline",
+        "waiting: owners of matrices", "waiting: rotation",         "waiting: pipeline",
+        "waiting: pipeline",           "waiting: pipeline",         "waiting: pipeline",
     };
     int n = 0;
 

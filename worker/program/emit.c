@@ -174,6 +174,7 @@ static enum stream_id channel_stream(enum op op, enum channel channel)
     switch (channel) {
     case CHANNEL_GATHER:
     case CHANNEL_EXPERT_GATHER:
+    case CHANNEL_ROTATE:
         return STREAM_GATHER;
     case CHANNEL_CP:
     case CHANNEL_TP:

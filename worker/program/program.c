@@ -272,10 +272,12 @@ uint64_t program_hash(const struct program *p)
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
         const struct op_params *q = action_params(p, a);
-        /* OWNERS was added before the point-to-point channels. Older programs keep their hashes. */
-        const int channel = a->channel == CHANNEL_OWNERS  ? CHANNEL_COUNT
-                            : a->channel > CHANNEL_OWNERS ? a->channel - 1
-                                                          : a->channel;
+        /* OWNERS and ROTATE were added before the point-to-point channels. Older programs keep their hashes. */
+        const int added = CHANNEL_FORWARD_NEXT - CHANNEL_OWNERS;
+        const int channel = a->channel < CHANNEL_OWNERS ? a->channel
+                            : a->channel >= CHANNEL_FORWARD_NEXT
+                                ? a->channel - added
+                                : a->channel - CHANNEL_OWNERS + CHANNEL_COUNT + 1 - added;
         const int64_t words[] = {a->op,    a->stream,     a->phase,      channel,  a->peer, a->unit,
                                  a->stage, a->microbatch, a->n_operands, q->flags, q->dt,   q->dt2};
         for (size_t k = 0; k < ARRAY_SIZE(words); k++)

@@ -3,12 +3,12 @@
  *
  * There are three cuts, one inside the other:
  * - pp: a unit belongs to the stage of its layer, and a stage to a pp rank.
- * - tp (expert units: ep, and inside each expert tp if the mesh cuts experts): a tensor is cut in equal parts by rows
- * or by columns (model_tensor.split), or whole on each rank. All local parts of a unit lie in one flat buffer, cut
- * tensors first, whole tensors from `whole` on.
- * - fsdp (expert units: expert_shard): the padded flat buffer is cut into equal ranges, one per rank. dp_replicate
- * ranks hold the same, but for the kind of state of which each replica has a value of its own (state_kinds.each). Of
- * that kind checkpoints and resizes keep the mean over the replicas.
+ * - tp (expert units: ep, and inside each expert tp if the mesh cuts experts; layers of a mesh that rotates: dp_shard):
+ * a tensor is cut in equal parts by rows or by columns (model_tensor.split), or whole on each rank. All local parts of
+ * a unit lie in one flat buffer, cut tensors first, whole tensors from `whole` on.
+ * - fsdp (expert units, and layers of a mesh that rotates: expert_shard): the padded flat buffer is cut into equal
+ * ranges, one per rank. dp_replicate ranks hold the same, but for the kind of state of which each replica has a value
+ * of its own (state_kinds.each). Of that kind checkpoints and resizes keep the mean over the replicas.
  *
  * A rank's state consists of the units of its stages, and of what the rank keeps as an owner (owners.h). Each unit has
  * the masters of the rank's range, then the optimizer's kinds of state (base/optimizers.h) one after the other. A kind
@@ -53,7 +53,9 @@ struct unit_layout {
     int64_t kept;              /* elements of the kinds of state of earlier units */
     int64_t span[STATE_KINDS]; /* elements of each kind of state of this unit, on every rank; 0: owners keep it */
     int64_t block;             /* the layout's block, or a smaller one that divides an expert's matrices */
-    enum group group;          /* GROUP_FSDP or GROUP_EXPERT_SHARD */
+    enum group parts;          /* ranks that have different local flat buffers: GROUP_TP, GROUP_EP or GROUP_ROTATE */
+    enum group group;          /* ranks that share a buffer out: GROUP_FSDP or GROUP_EXPERT_SHARD */
+    enum channel sum;          /* where gradients of whole tensors are summed over `parts`; not of experts */
     enum channel gather, reduce;
 };
 
@@ -121,7 +123,7 @@ int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind
 /* coded: the end of the blocks that begin with this tensor, in the unit's flat buffer: its own, and what is glued to it
  * inside of a block. 0: the tensor begins inside of a block. */
 int64_t layout_blocks_end(const struct layout *layout, int tensor);
-/* Number of different local flat buffers of a unit: tp, for expert units ep, or ep * tp if experts are cut.
+/* Number of different local flat buffers of a unit: the size of its group `parts`; ep * tp if experts are cut.
  * layout_unit_part(): the buffer that a rank has a range of. */
 int layout_unit_parts(const struct layout *layout, int unit);
 int layout_unit_part(const struct layout *layout, int unit, int rank);

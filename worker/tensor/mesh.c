@@ -96,9 +96,11 @@ static struct stride stride_of(const struct mesh *m, enum group group)
     case GROUP_EP:
         return (struct stride){m->ep, cut};
     case GROUP_EXPERT_SHARD:
-        return (struct stride){replica / (m->ep * cut), m->ep * cut};
+        return m->rotate ? (struct stride){cp, tp} : (struct stride){replica / (m->ep * cut), m->ep * cut};
     case GROUP_OWNERS:
         return (struct stride){replica, 1};
+    case GROUP_ROTATE:
+        return m->rotate ? (struct stride){shard, cp * tp} : (struct stride){1, 1};
     case GROUP_REPLICATE:
         return (struct stride){m->size[AXIS_DP_REPLICATE], replica};
     case GROUP_PP:

@@ -4,8 +4,9 @@
  * Groups follow from the grid: a group's members are the ranks that differ in the group's axes only, in rank order.
  * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, with ep
  * innermost. If experts are cut over tp (expert tensor parallelism), these ranks are regrouped as expert_shard * ep *
- * tp. Channels are the communicators that a program may use. A group has several channels if its operations run at the
- * same time on different streams. */
+ * tp. Rotated tensor parallelism regroups dp_shard * cp ranks as parts of layers (dp_shard), and ranges of a part
+ * (cp). Channels are the communicators that a program may use. A group has several channels if its operations run at
+ * the same time on different streams. */
 #ifndef TITAN_WORKER_TENSOR_MESH_H
 #define TITAN_WORKER_TENSOR_MESH_H
 
@@ -21,8 +22,11 @@ enum group {
     GROUP_CP,
     GROUP_TP,
     GROUP_EP,
-    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep, or / (ep * tp): ranks that share an expert unit's state */
-    GROUP_OWNERS,       /* dp_shard * cp * tp: ranks that share out the matrices of a stage (owners.h) */
+    /* dp_shard * cp * tp / ep, or / (ep * tp): ranks that share an expert unit's state. With rotate cp: ranks that
+     * share the state of a layer's part. */
+    GROUP_EXPERT_SHARD,
+    GROUP_OWNERS, /* dp_shard * cp * tp: ranks that share out the matrices of a stage (owners.h) */
+    GROUP_ROTATE, /* with rotate dp_shard: ranks that pass parts of layers round, otherwise the rank alone */
     GROUP_COUNT
 };
 
@@ -38,6 +42,7 @@ enum group {
     X(EXPERT_GATHER, GROUP_EXPERT_SHARD)                                                                               \
     X(EXPERT_REDUCE, GROUP_EXPERT_SHARD)                                                                               \
     X(OWNERS, GROUP_OWNERS)                                                                                            \
+    X(ROTATE, GROUP_ROTATE)       /* parts of layers, and their gradients, to the next rank */                         \
     X(FORWARD_NEXT, GROUP_PP)     /* activations to pp rank + 1, modulo pp */                                          \
     X(FORWARD_PREVIOUS, GROUP_PP) /* activations to pp rank - 1 */                                                     \
     X(BACKWARD_NEXT, GROUP_PP)    /* gradients */                                                                      \
@@ -55,6 +60,9 @@ struct mesh {
     int size[AXIS_COUNT];
     int ep;
     bool cut_experts; /* experts are cut over tp, like the layers around them: ep borrows from dp_shard and cp only */
+    /* Layers are cut over dp_shard as tp cuts them, and the parts go round the ranks (model/rotated.h). tp and ep are
+     * 1. */
+    bool rotate;
 };
 
 const char *mesh_axis_name(enum mesh_axis axis); /* "dp_shard" */

@@ -108,11 +108,16 @@ static bool together(const struct mesh *m, enum group group, int x, int y)
         [GROUP_CP] = 1u << AXIS_CP,
         [GROUP_TP] = 1u << AXIS_TP,
         [GROUP_OWNERS] = 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP,
+        [GROUP_ROTATE] = 1u << AXIS_DP_SHARD,
     };
     int a[AXIS_COUNT], b[AXIS_COUNT];
     const int cut = m->cut_experts ? m->size[AXIS_TP] : 1, experts = m->ep * cut;
     if (group == GROUP_EP)
         return x / experts == y / experts && x % cut == y % cut;
+    if (m->rotate && group == GROUP_EXPERT_SHARD)
+        return together(m, GROUP_CP, x, y);
+    if (group == GROUP_ROTATE && !m->rotate)
+        return x == y;
     if (group == GROUP_EXPERT_SHARD) {
         const int replica = m->size[AXIS_DP_SHARD] * m->size[AXIS_CP] * m->size[AXIS_TP];
         return x / replica == y / replica && x % experts == y % experts;
@@ -130,7 +135,8 @@ static void test_groups(void **state)
     (void)state;
     unsigned seed = random_seed();
     for (int round = 0; round < ROUNDS; round++) {
-        const struct mesh m = random_mesh(&seed, WORLD_MAX);
+        struct mesh m = random_mesh(&seed, WORLD_MAX);
+        m.rotate = m.size[AXIS_TP] == 1 && m.ep == 1 && random_below(&seed, 2);
         for (int rank = 0; rank < m.world; rank++) {
             int at[AXIS_COUNT];
             mesh_coords(&m, rank, at);
@@ -326,7 +332,10 @@ static void check_rank(const struct layout *l, int rank)
         if (ul->pp_rank != coords[AXIS_PP])
             continue;
         const bool experts = l->model->units[u].kind == UNIT_EXPERTS;
-        struct element *flat = flat_buffer(l, u, experts ? rank % layout_unit_parts(l, u) : coords[AXIS_TP]);
+        const bool rotates = l->mesh.rotate && l->model->units[u].kind == UNIT_LAYER;
+        const int part = experts ? rank % layout_unit_parts(l, u) : rotates ? coords[AXIS_DP_SHARD] : coords[AXIS_TP];
+        struct element *flat = flat_buffer(l, u, part);
+        assert_int_equal(ul->group, experts || rotates ? GROUP_EXPERT_SHARD : GROUP_FSDP);
         const int64_t begin = ul->shard * mesh_group_rank(&l->mesh, ul->group, rank);
         assert_int_equal(ul->offset + ul->kept, at);
         for (int kind = 0; kind <= l->kinds.n; kind++) {
