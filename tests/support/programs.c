@@ -19,6 +19,15 @@ static const struct model_dims small = {.dim = 64,
                                         .rope_theta = 1e4,
                                         .norm_eps = 1e-5};
 
+const struct model_dims programs_heads = {.dim = 64,
+                                          .n_layers = 4,
+                                          .n_heads = 4,
+                                          .n_kv_heads = 4,
+                                          .ffn_hidden = 128,
+                                          .vocab_size = 256,
+                                          .rope_theta = 1e4,
+                                          .norm_eps = 1e-5};
+
 const struct model_dims programs_experts = {.dim = 64,
                                             .n_layers = 4,
                                             .n_heads = 4,
@@ -50,14 +59,14 @@ static const char *schedule_of(const struct programs_case *c)
 
 void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
-    snprintf(
-        ret, room,
-        "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d modules%d%s%s%s%s%s%s%s%s%s",
-        c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
-        c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
-        c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "",
-        c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "", c->tied ? " tied" : "",
-        c->tensor_sums ? " tensor sums " : " ", c->optimizer ? c->optimizer : "");
+    snprintf(ret, room,
+             "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d "
+             "modules%d%s%s%s%s%s%s%s%s%s%s",
+             c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
+             c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
+             c->rotate ? c->in_place ? " in place" : " rotate" : "", c->masked ? " masked" : "", c->ring ? " ring" : "",
+             c->offload ? " offload" : "", c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "",
+             c->tied ? " tied" : "", c->tensor_sums ? " tensor sums " : " ", c->optimizer ? c->optimizer : "");
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
@@ -101,7 +110,8 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
 {
     const struct mesh mesh = {.world = c->pp * c->dp_replicate * c->dp_shard * c->cp * c->tp,
                               .size = {c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp},
-                              .ep = c->ep ? c->ep : 1};
+                              .ep = c->ep ? c->ep : 1,
+                              .rotate = c->rotate};
     const int batch = mesh_batch_size(&mesh);
 
     struct model_dims dims = c->dims ? *c->dims : small;
@@ -129,6 +139,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .t = c->t ? c->t : 32,
                                         .masked = c->masked || c->cp > 1,
                                         .ring = c->ring,
+                                        .rotate_in_place = c->in_place,
                                         .loss_chunks = 2,
                                         .ops = &sizes,
                                         .microbatches = c->microbatches,

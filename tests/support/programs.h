@@ -7,6 +7,7 @@
 #include "worker/plan/build.h"
 
 extern const struct model_dims programs_experts; /* four small layers with experts, the first one dense */
+extern const struct model_dims programs_heads;   /* four small layers, with as many key/value heads as heads: 4 */
 
 struct programs_case {
     const struct model_dims *dims;              /* NULL: small */
@@ -25,6 +26,7 @@ struct programs_case {
     int prefetch;
     int keep_products; /* as of build_options */
     bool canonical, masked, ring, offload, forward_only, fuse;
+    bool rotate, in_place; /* parts of layers go round dp_shard */
     bool tensor_sums;      /* with a direction section */
     const char *optimizer; /* of matrices, whose owners keep the state; NULL: AdamW */
 };

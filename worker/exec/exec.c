@@ -559,6 +559,17 @@ static titan_status start_collective(const struct call *c)
     return n > 1 ? comm->group_end(comm_of(c)) : TITAN_OK;
 }
 
+static titan_status rotate_in_place(const struct call *c, char *data, char *scratch, size_t bytes, size_t piece)
+{
+    titan_assert(piece > 0);
+    for (size_t at = 0; at < bytes; at += piece) {
+        const size_t n = MIN(piece, bytes - at);
+        TRY(c->e->opt.comm_ops->shift(comm_of(c), scratch, data + at, n, 1, c->s));
+        TRY(c->ops->copy(c->s, data + at, scratch, n));
+    }
+    return TITAN_OK;
+}
+
 /* The peer's rank in the edge's communicator, which has its two members in the order of their pp ranks. */
 static int other_end(const struct call *c)
 {

@@ -73,6 +73,7 @@ static titan_status run_rounds(const struct member *m, const struct board_row *r
             TRY(comm_shm.all_to_all(m->comm, to, at, bytes / n, s));
             break;
         case OP_SHIFT:
+        case OP_ROTATE: /* a little less: its pieces are copied once more */
             TRY(comm_shm.shift(m->comm, to, at, bytes, 1, s));
             break;
         default:

@@ -358,8 +358,8 @@ static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor *d
         emit_copy(k->e, to, dense);
 }
 
-struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                              const struct layer_saved *saved, struct tensor dattn, struct layer_back *back)
+void attention_heads_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                           const struct layer_saved *saved, struct tensor dattn, struct layer_back *back)
 {
     const struct block_sizes z = block_sizes(k);
     const bool normed = k->layout->model->dims.qk_norm;
@@ -390,7 +390,14 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
                          saved->t[SAVED_K_RSTD]);
     }
     back->t[BACK_DQKV] = dqkv;
-    const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", z.n, z.c);
+}
+
+struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                              const struct layer_saved *saved, struct tensor dattn, struct layer_back *back)
+{
+    attention_heads_dgrad(k, u, tokens, saved, dattn, back);
+    const struct tensor dqkv = back->t[BACK_DQKV];
+    const struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn1", dqkv.rows, k->layout->model->dims.dim);
     block_linear_dgrad(k, u, ROLE_WQ, 3, dxn, dqkv);
     return dxn;
 }

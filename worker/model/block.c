@@ -6,6 +6,7 @@
 #include "worker/model/experts.h"
 #include "worker/model/latent.h"
 #include "worker/model/parts.h"
+#include "worker/model/rotated.h"
 
 /* --- sizes and views ---------------------------------------------------------------------------------------------- */
 
@@ -48,10 +49,11 @@ struct block_sizes block_sizes(const struct block *k)
     const struct model *m = k->layout->model;
     const struct model_dims *dims = &m->dims;
     const int tp = mesh_group_size(&k->layout->mesh, GROUP_TP);
-    const int64_t h = dims->n_heads / tp, kv = dims->n_kv_heads / tp;
+    const int parts = tp * mesh_group_size(&k->layout->mesh, GROUP_ROTATE);
+    const int64_t h = dims->n_heads / parts, kv = dims->n_kv_heads / parts;
     const int64_t dv = dims->kv_lora_rank > 0 ? dims->v_head_dim : m->head_dim;
 
-    titan_assert(dims->n_heads % tp == 0);
+    titan_assert(dims->n_heads % parts == 0);
     return (struct block_sizes){.tp = tp,
                                 .cp = mesh_group_size(&k->layout->mesh, GROUP_CP),
                                 .n = block_tokens_local(k),
@@ -86,13 +88,15 @@ static struct tensor unit_matrix(const struct block *k, int unit, enum tensor_ro
     titan_assert(first >= 0 && (buffer >= 0 || k->e->status != TITAN_OK));
     const struct local_tensor *t = &k->layout->tensors[first];
     const bool vector = m->tensors[first].ndim == 1;
+    const int64_t from = buffer >= 0 ? k->e->p->buffers[buffer].from : 0;
     int64_t rows = t->rows, cols = t->cols;
 
     for (int i = 1; i < count; i++) {
         titan_assert(m->tensors[first + i].glued);
         *(vector ? &cols : &rows) += vector ? t[i].cols : t[i].rows;
     }
-    return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, cols);
+    titan_assert(t->offset >= from || k->e->status != TITAN_OK);
+    return tensor_at(buffer, (size_t)(t->offset - from) * dtype_bytes(dt), dt, rows, cols);
 }
 
 /* Returns a tensor and the tensors glued to it, for a unit with codes. Its elements are codes, or of the compute type
@@ -127,18 +131,18 @@ struct tensor block_grad(const struct block *k, const struct unit_buffers *u, en
 
 static void zero_range(struct block *k, const struct unit_buffers *u, int64_t from, int64_t to)
 {
-    titan_assert(from >= 0);
+    const int64_t begin = u->grads >= 0 ? k->e->p->buffers[u->grads].from : 0;
+
+    titan_assert(from >= begin || k->e->status != TITAN_OK);
     if (from < to)
-        EMIT(k->e, zero, tensor_at(u->grads, (size_t)from * sizeof(float), DTYPE_F32, 1, to - from));
+        EMIT(k->e, zero, tensor_at(u->grads, (size_t)(from - begin) * sizeof(float), DTYPE_F32, 1, to - from));
 }
 
-void block_begin_grads(struct block *k, const struct unit_buffers *u)
+void block_zero_gaps(struct block *k, const struct unit_buffers *u, int64_t from, int64_t to)
 {
     const struct model_unit *unit = &k->layout->model->units[u->unit];
-    int64_t done = 0; /* elements before `done` are zeroed in this loop, or a product writes them */
+    int64_t done = from; /* elements before `done` are zeroed in this loop, or a product writes them */
 
-    if (!u->first)
-        return;
     for (;;) {
         const struct local_tensor *next = NULL; /* the first matrix at or behind `done` */
         for (int i = unit->first_tensor; i < unit->first_tensor + unit->n_tensors; i++) {
@@ -146,12 +150,18 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u)
             if (k->layout->model->tensors[i].ndim > 1 && t->offset >= done && (!next || t->offset < next->offset))
                 next = t;
         }
-        if (!next)
+        if (!next || next->offset >= to)
             break;
         zero_range(k, u, done, next->offset);
         done = next->offset + next->rows * next->cols;
     }
-    zero_range(k, u, done, k->layout->units[u->unit].padded);
+    zero_range(k, u, done, to);
+}
+
+void block_begin_grads(struct block *k, const struct unit_buffers *u)
+{
+    if (u->first)
+        block_zero_gaps(k, u, 0, k->layout->units[u->unit].padded);
 }
 
 /* --- linear layers and norms -------------------------------------------------------------------------------------- */
@@ -409,12 +419,21 @@ struct tensor block_project_out(struct block *k, const struct unit_buffers *u, e
                                 struct tensor residual, struct layer_saved *saved)
 {
     const struct half_end *end = half_end_of(role);
-    const struct tensor x = saved->t[end->x], gain = gain_of(k, u, end->gain);
+    const struct tensor x = saved->t[end->x];
     struct tensor out = block_new(k, BUF_ACTIVATION, end->out, x.rows, block_param(k, u, role, 1).rows);
-    const double by = k->layout->model->dims.residual_multiplier;
 
     block_linear(k, u, role, 1, out, x);
     out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, end->out, out);
+    return block_half_end(k, u, role, out, residual, saved);
+}
+
+struct tensor block_half_end(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor out,
+                             struct tensor residual, struct layer_saved *saved)
+{
+    const struct half_end *end = half_end_of(role);
+    const struct tensor gain = gain_of(k, u, end->gain);
+    const double by = k->layout->model->dims.residual_multiplier;
+
     if (has_bias(k, u, role))
         EMIT(k->e, add_bias, out, block_param(k, u, bias_of(role), 1));
     if (tensor_exists(gain)) {
@@ -531,9 +550,7 @@ void block_gate_dgrad(struct block *k, struct tensor dgu, struct tensor dout, st
         EMIT(k->e, swiglu_dgrad, dgate, dup, dout, gate, up, counts, .flags = d->gelu ? OP_GELU : 0);
 }
 
-/* y = residual + w2 (silu(w1 n) * w3 n), or GELU in place of silu */
-struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
-                                 struct layer_saved *saved)
+void block_feed_forward_in(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
 {
     const int64_t n = block_tokens_local(k), f = block_param(k, u, ROLE_W1, 1).rows;
     struct tensor *s = saved->t;
@@ -553,24 +570,38 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
     block_gate(k, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
-    /* y (Ns,C) */
+}
+
+/* y (Ns,C) = residual + w2 (silu(w1 n) * w3 n), or GELU in place of silu */
+struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
+                                 struct layer_saved *saved)
+{
+    block_feed_forward_in(k, u, saved);
     return block_project_out(k, u, ROLE_W2, residual, saved);
+}
+
+void block_feed_forward_out_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                  struct tensor dy, struct layer_back *back)
+{
+    const struct tensor *s = saved->t;
+    const int64_t n = block_tokens_local(k), f = s[SAVED_ACT].cols;
+
+    /* dact (N,F) */
+    const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);
+    block_linear_dgrad(k, u, ROLE_W2, 1, dact, dy);
+    /* dgu (N,2F) */
+    back->t[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
+    block_gate_dgrad(k, back->t[BACK_DGU], dact, s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
 }
 
 struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                                        struct tensor dy, struct layer_back *back)
 {
-    const struct tensor *s = saved->t;
-    const int64_t n = block_tokens_local(k), f = s[SAVED_ACT].cols;
+    const int64_t n = block_tokens_local(k);
     struct tensor *g = back->t;
 
     block_project_out_dgrad(k, u, ROLE_W2, dy, saved, back);
-    /* dact (N,F) */
-    const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);
-    block_linear_dgrad(k, u, ROLE_W2, 1, dact, g[BACK_DY]);
-    /* dgu (N,2F) */
-    g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
-    block_gate_dgrad(k, g[BACK_DGU], dact, s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
+    block_feed_forward_out_dgrad(k, u, saved, g[BACK_DY], back);
     /* dxn2 (N,C) -> (Ns,C) */
     const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
     block_linear_dgrad(k, u, ROLE_W1, 2, dxn2, g[BACK_DGU]);
@@ -608,6 +639,8 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     s[SAVED_XN1] = block_norm(k, "xn1", x, gain_of(k, u.own, ROLE_ATTENTION_NORM), &s[SAVED_RSTD1]);
     if (tensor_exists(statistics) && tensor_exists(s[SAVED_RSTD1]))
         EMIT(k->e, check, statistics, s[SAVED_RSTD1]);
+    if (saved->parts)
+        return rotated_forward(k, u.own, tokens, saved);
     /* attn (N,H*Dv) */
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
@@ -631,6 +664,8 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
 
     for (int i = 0; i < BACK_COUNT; i++)
         back->t[i] = TENSOR_NONE;
+    if (saved->parts)
+        return rotated_dgrad(k, u.own, tokens, saved, dy, back);
     struct tensor *g = back->t;
     g[BACK_DXN2] =
         u.experts ? experts_dgrad(k, u, tokens, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
@@ -654,6 +689,12 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
     const struct unit_buffers *own = u.own;
     const struct tensor *s = saved->t, *g = back->t;
 
+    if (saved->parts) {
+        rotated_wgrad(k, own, saved, back);
+        norm_wgrad(k, own, ROLE_FFN_NORM, g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
+        norm_wgrad(k, own, ROLE_ATTENTION_NORM, g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
+        return;
+    }
     block_begin_grads(k, own);
     if (u.experts)
         experts_wgrad(k, u, saved, back);

@@ -28,6 +28,7 @@ struct block {
     int64_t b, t;                /* sequences of a microbatch, tokens of each; global */
     bool masked;                 /* attention within documents, or cp > 1: masks and positions are taken from TOKENS */
     bool ring;                   /* context parallel: keys go round in a ring instead of being gathered */
+    bool rotate_in_place;        /* a mesh that rotates: a part is sent when it has been used, piece by piece */
     enum attention_order order;  /* order of attention without masks; with masks the order is fixed */
     bool split_gate_up;          /* gate and up are two products, so that one can be kept and the other recomputed */
     int loss_chunks;
@@ -120,6 +121,7 @@ enum saved_tensor {
 };
 struct layer_saved {
     struct tensor t[SAVED_COUNT];
+    struct layer_saved *parts; /* of a layer that rotates: one for each turn (rotated.h); otherwise NULL */
 };
 /* Tensors of the input gradient that weight gradients need. */
 enum back_tensor {
@@ -151,6 +153,7 @@ enum back_tensor {
 };
 struct layer_back {
     struct tensor t[BACK_COUNT];
+    struct layer_back *parts; /* as in struct layer_saved */
 };
 
 /* Parameters and gradients of a whole unit: buffers (local flat, layout.h) of the compute type and of fp32. A tied head

@@ -12,7 +12,7 @@
 struct block_sizes {
     int tp, cp;
     int64_t n, ns, c;     /* tokens, tokens of this tp rank, width */
-    int64_t h, kv, d, dv; /* query heads, key/value heads, width of their heads, width of value heads */
+    int64_t h, kv, d, dv; /* query heads, key/value heads (of a part), width of their heads, width of value heads */
     int64_t hd, kd;       /* h * d, kv * d */
     int64_t od, vd;       /* h * dv, kv * dv */
     int64_t v;            /* vocabulary */
@@ -31,6 +31,8 @@ struct tensor block_grad(const struct block *k, const struct unit_buffers *u, en
 /* Call it before the first weight gradient of a step (u->first). It zeroes the vectors and the gaps, because no product
  * overwrites them. */
 void block_begin_grads(struct block *k, const struct unit_buffers *u);
+/* The same for elements from..to of the unit, whatever u->first is. */
+void block_zero_gaps(struct block *k, const struct unit_buffers *u, int64_t from, int64_t to);
 
 /* MATMUL with these flags: c = op(a) op(b), or c += op(a) op(b). */
 void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags);
@@ -67,6 +69,9 @@ struct tensor block_norm(struct block *k, const char *name, struct tensor x, str
  * sum with residual. */
 struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role,
                                 struct tensor residual, struct layer_saved *saved);
+/* The same behind the product: out (Ns,C) is whole, or becomes whole by the layer's bias. */
+struct tensor block_half_end(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor out,
+                             struct tensor residual, struct layer_saved *saved);
 /* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp: BACK_DH for ROLE_WO, BACK_DY for ROLE_W2. Sets
  * also BACK_DH_NORMED and BACK_DH_OWN, or BACK_DY_NORMED and BACK_DY_OWN. */
 void block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
@@ -82,6 +87,11 @@ void block_gate(struct block *k, struct tensor out, struct tensor gate, struct t
 void block_gate_dgrad(struct block *k, struct tensor dgu, struct tensor dout, struct tensor gate, struct tensor up,
                       struct tensor counts);
 
+/* The feed-forward layer up to its last product: SAVED_XN2 -> SAVED_GATE, SAVED_UP, SAVED_ACT; and the way back, from
+ * dy (N,C), gradient of that product's output, to BACK_DGU. */
+void block_feed_forward_in(struct block *k, const struct unit_buffers *u, struct layer_saved *saved);
+void block_feed_forward_out_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
+                                  struct tensor dy, struct layer_back *back);
 /* Feed-forward layer of a unit, without the norms around it: SAVED_XN2 -> SAVED_GATE, SAVED_UP, SAVED_ACT. y (Ns,C) =
  * residual + the layer's output. */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
@@ -97,8 +107,10 @@ void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, con
 /* SAVED_XN1 -> SAVED_Q, _K, _V (and _KV, _RAW, _RSTD) -> SAVED_ATTN, SAVED_LSE */
 void attention_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                        struct layer_saved *saved);
-/* dattn (N,H*Dv) -> BACK_DQKV and, with qk_norm, BACK_DQ_NORMED and BACK_DK_NORMED, with sinks BACK_DSINKS. Returns the
- * gradient of SAVED_XN1 (N,C), a partial sum over tp. */
+/* dattn (N,H*Dv) -> BACK_DQKV and, with qk_norm, BACK_DQ_NORMED and BACK_DK_NORMED, with sinks BACK_DSINKS. */
+void attention_heads_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                           const struct layer_saved *saved, struct tensor dattn, struct layer_back *back);
+/* Also returns the gradient of SAVED_XN1 (N,C), a partial sum over tp. */
 struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                               const struct layer_saved *saved, struct tensor dattn, struct layer_back *back);
 void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,

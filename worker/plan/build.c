@@ -48,7 +48,9 @@ struct layer_pass {
     struct layer_back back;
     int from, to;                /* actions of the forward */
     int params[EXECUTION_UNITS]; /* parameter buffers that these actions read */
-    struct mtp_saved mtp;        /* of a module; for the model's last norm: out and h */
+    struct layer_saved *parts;   /* of saved and back, if the layer rotates; owned (free) */
+    struct layer_back *part_backs;
+    struct mtp_saved mtp; /* of a module; for the model's last norm: out and h */
     struct mtp_back mtp_back;
     struct tensor dh; /* gradient of the layer's output that the head gives back */
 };
@@ -355,6 +357,13 @@ static int params_of(struct builder *b, const struct param_use *use)
 
 /* --- compute of one execution ------------------------------------------------------------------------------------- */
 
+/* Number of turns of a unit that rotates; 0: it does not rotate. */
+static int turns_of(const struct builder *b, int unit)
+{
+    const struct unit_layout *const u = &b->layout->units[unit];
+    return u->parts == GROUP_ROTATE ? mesh_group_size(&b->layout->mesh, GROUP_ROTATE) : 0;
+}
+
 static struct layer_pass *layer_pass(const struct builder *b, int unit, int slot)
 {
     titan_assert(b->local[unit] != NONE && slot < b->share_max);
@@ -504,15 +513,23 @@ static void recompute(struct builder *b, const struct execution *x, struct layer
     const int some = b->opt->keep_products > 0 ? b->opt->keep_products : 2;
     struct kept kept = {.p = b->e.p, .from = layer->from, .every = mode == CHECKPOINT_PRODUCTS ? 1 : some};
     const int from = b->e.p->n_actions;
-    struct tensor *needed[SAVED_COUNT];
+    const int turns = turns_of(b, x->use[0].unit);
     int n = 0;
 
     if (mode == CHECKPOINT_NONE)
         return;
     titan_assert(layer->from <= layer->to && layer->to <= from);
-    for (int i = 0; i < SAVED_COUNT; i++)
-        if (i != SAVED_X && tensor_exists(layer->saved.t[i]))
-            needed[n++] = &layer->saved.t[i];
+    _cleanup_free_ struct tensor **needed = calloc((size_t)(1 + turns) * SAVED_COUNT, sizeof(struct tensor *));
+    if (!needed) {
+        b->e.status = TITAN_ENOMEM;
+        return;
+    }
+    for (int v = 0; v <= turns; v++)
+        for (int i = 0; i < SAVED_COUNT; i++) {
+            struct tensor *const t = v == 0 ? &layer->saved.t[i] : &layer->parts[v - 1].t[i];
+            if (i != SAVED_X && tensor_exists(*t))
+                needed[n++] = t;
+        }
     b->e.phase = PHASE_RECOMPUTE;
     recompute_actions(&b->e, (struct action_range){layer->from, layer->to},
                       mode == CHECKPOINT_FULL ? keep_nothing : keep_ops, &kept, needed, n);
@@ -660,6 +677,17 @@ static titan_status refuse(const struct builder *b, struct titan_error *err)
 
     const int tokens = mesh->size[AXIS_CP] * mesh->size[AXIS_TP] / mesh_expert_cut(mesh);
 
+    if (mesh->rotate && (b->summing == SUM_CANONICAL || b->pp > 1 || mesh->size[AXIS_TP] > 1 || experts))
+        return titan_fail(err, TITAN_EINVAL, "layers that rotate have neither canonical sums nor pp, tp or experts");
+    const struct model_dims *const dims = &b->model->dims;
+    const int parts = mesh_group_size(mesh, GROUP_ROTATE);
+    if (dims->n_heads % parts != 0 || dims->n_kv_heads % parts != 0 || dims->ffn_hidden % parts != 0)
+        return titan_fail(err, TITAN_EINVAL, "heads and feed-forward columns of a layer cannot be cut in %d parts",
+                          parts);
+    if (mesh->rotate && b->opt->microbatches % mesh_batch_size(mesh) != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "%ld microbatches for %d data-parallel ranks whose layers rotate: they need equally many",
+                          (long)b->opt->microbatches, mesh_batch_size(mesh));
     if (experts && b->summing == SUM_CANONICAL && mesh_expert_cut(mesh) > 1)
         return titan_fail(err, TITAN_EINVAL, "canonical sums are of whole experts, which tp = %d ranks cut",
                           mesh_expert_cut(mesh));
@@ -728,10 +756,21 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
     b->layers = calloc(layers * slots + 1, sizeof *b->layers);
     if (!b->layers)
         return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+    b->n_layers = layers * slots;
     for (size_t i = 0; i < layers * slots; i++) {
         forget(b->layers[i].saved.t, SAVED_COUNT);
         forget(b->layers[i].back.t, BACK_COUNT);
     }
+    for (int u = 0; u < b->model->n_units; u++)
+        for (int slot = 0; b->local[u] != NONE && turns_of(b, u) > 0 && slot < b->share_max; slot++) {
+            struct layer_pass *const layer = layer_pass(b, u, slot);
+            layer->saved.parts = layer->parts = calloc((size_t)turns_of(b, u), sizeof *layer->parts);
+            layer->back.parts = layer->part_backs = calloc((size_t)turns_of(b, u), sizeof *layer->part_backs);
+            if (!layer->parts || !layer->part_backs)
+                return titan_fail(err, TITAN_ENOMEM, "program: out of memory");
+            for (int v = 0; v < turns_of(b, u); v++)
+                forget(layer->parts[v].t, SAVED_COUNT);
+        }
     return TITAN_OK;
 }
 
@@ -753,6 +792,10 @@ static void free_builder(struct builder *b)
     free(b->tokens);
     free(b->stages);
     pipeline_free(b);
+    for (size_t i = 0; b->layers && i < b->n_layers; i++) {
+        free(b->layers[i].parts);
+        free(b->layers[i].part_backs);
+    }
     free(b->layers);
 }
 
@@ -782,6 +825,7 @@ static void init_block(struct builder *b)
                           .masked = o->masked,
                           .order = o->order,
                           .ring = o->ring,
+                          .rotate_in_place = o->rotate_in_place,
                           .split_gate_up = split,
                           .loss_chunks = o->loss_chunks,
                           .expert_parallel_room = expert_parallel_room_of(o),
@@ -939,7 +983,9 @@ titan_status program_build(const struct build_options *options, int rank, struct
     const bool sharded = mesh_group_size(mesh, GROUP_FSDP) > 1;
     const bool often =
         o->reduce == REDUCE_DEFAULT ? b.pp == 1 && o->reshard != RESHARD_NEVER : o->reduce == REDUCE_MICROBATCH;
-    b.summing = o->canonical && !o->forward_only ? SUM_CANONICAL : sharded && often ? SUM_MICROBATCH : SUM_STEP;
+    b.summing = o->canonical && !o->forward_only     ? SUM_CANONICAL
+                : (sharded && often) || mesh->rotate ? SUM_MICROBATCH
+                                                     : SUM_STEP;
 
     const struct block k = {.layout = o->layout,
                             .b = o->b,

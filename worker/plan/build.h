@@ -52,6 +52,7 @@ struct build_options {
     struct state_types types; /* of masters and moments */
     int64_t b, t;             /* sequences and tokens of a sequence in a microbatch */
     bool masked, ring;        /* as in struct block */
+    bool rotate_in_place;     /* as in struct block */
     enum attention_order order;
     int loss_chunks;
     double expert_parallel_room, expert_capacity; /* as in struct block */

@@ -63,7 +63,8 @@ struct builder {
     struct cell_plan *cells;
     struct execution *executions;
     int n_cells, n_executions, next_gather;
-    struct layer_pass *layers;                     /* [local unit][slot] */
+    struct layer_pass *layers; /* [local unit][slot] */
+    size_t n_layers;
     struct stage_pass *stages;                     /* [stage][slot] */
     struct block_tokens *tokens;                   /* [slot]; all.buffer NONE: not loaded yet */
     int *local;                                    /* [model units]: number among this rank's units, or NONE */

@@ -13,7 +13,7 @@
 #include "worker/plan/checker.h"
 
 enum done {
-    DONE_TP = 1,        /* whole tensors summed over tp */
+    DONE_TP = 1,        /* whole tensors summed over tp, or over the ranks of a unit that rotates */
     DONE_REDUCE = 2,    /* over the group that shares out the unit */
     DONE_REPLICATE = 4, /* over replicas */
 };
@@ -29,6 +29,10 @@ struct flow {
     bool updated; /* the buffer is a copy of a state, and is updated */
     int packed;   /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
     bool heads;   /* the buffer holds the head's part of a tied matrix, from another pp rank */
+    /* A unit that rotates: number of ranks from which the gradient has come here, and bits of the unit's tensors to
+     * which this rank has added since. */
+    int turns;
+    uint64_t added;
 };
 
 #define MANY (-1)
@@ -148,6 +152,43 @@ static titan_status check_tensors(const struct gradients *g, int unit)
     return TITAN_OK;
 }
 
+/* Bits of the tensors of a unit, of which an operand has a part. */
+static uint64_t tensors_of(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct buffer *const b = &c->p->buffers[o->buffer];
+    const struct model_unit *const u = &c->model->units[b->unit];
+    const size_t begin = o->offset + (size_t)b->from * sizeof(float);
+    uint64_t tensors = 0;
+
+    titan_assert(u->n_tensors <= 64);
+    for (int t = 0; t < u->n_tensors; t++) {
+        const struct local_tensor *const local = &c->p->layout->tensors[u->first_tensor + t];
+        const size_t from = (size_t)local->offset * sizeof(float);
+        const size_t to = from + (size_t)(local->rows * local->cols) * sizeof(float);
+        if (begin < to && from < begin + o->bytes)
+            tensors |= UINT64_C(1) << t;
+    }
+    return tensors;
+}
+
+/* Bits of the tensors of a unit that are cut. */
+static uint64_t cut_tensors(const struct gradients *g, int unit)
+{
+    const struct model_unit *const u = &g->c->model->units[unit];
+    uint64_t tensors = 0;
+
+    for (int t = 0; t < u->n_tensors; t++)
+        if (g->c->model->tensors[u->first_tensor + t].split != SPLIT_NONE)
+            tensors |= UINT64_C(1) << t;
+    return tensors;
+}
+
+static bool rotates(const struct gradients *g, int unit)
+{
+    return unit != NONE && g->c->p->layout->units[unit].parts == GROUP_ROTATE;
+}
+
 /* Takes note of a weight gradient: from now on the unit's buffer holds the gradient of the action's microbatch. */
 static titan_status contribute(const struct gradients *g, const struct action *a, const struct operand *o)
 {
@@ -179,13 +220,11 @@ static titan_status contribute(const struct gradients *g, const struct action *a
 
     /* The tensors of the unit that this part of its gradient belongs to. */
     const struct model_unit *u = &c->model->units[f->unit];
-    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++) {
-        const struct local_tensor *local = &c->p->layout->tensors[t];
-        const size_t from = (size_t)local->offset * sizeof(float);
-        const size_t to = from + (size_t)(local->rows * local->cols) * sizeof(float);
-        if (o->offset < to && from < o->offset + o->bytes)
+    const uint64_t adds = tensors_of(g, o);
+    for (int t = u->first_tensor; t < u->first_tensor + u->n_tensors; t++)
+        if (adds >> (t - u->first_tensor) & 1)
             g->given[(size_t)t * g->words + (size_t)bit / 64] |= UINT64_C(1) << (bit % 64);
-    }
+    f->added |= adds;
     return TITAN_OK;
 }
 
@@ -236,10 +275,53 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
     to->unit = from->unit;
     to->part = from->part;
     to->done = from->done | done;
+    to->turns = from->turns;
+    to->added = from->added;
     if (to == from)
         return TITAN_OK;
     from->passed = true;
     return join(g, to, from);
+}
+
+/* Parts of a unit that rotates, and their gradients, go to the next rank. All ranks have the same program, so the
+ * gradient that comes has been through the same turns as the one that goes: this rank has added to all of it, and adds
+ * to all of it again. */
+static titan_status rotate(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const bool in_place = a->op == OP_ROTATE;
+    const struct operand *const out = &o[0], *const in = &o[in_place ? 0 : OPERAND_OF(shift, in)];
+    const struct buffer *const to = &c->p->buffers[out->buffer], *const from = &c->p->buffers[in->buffer];
+    struct flow *const comes = flow_of(g, out), *const goes = flow_of(g, in);
+    const int ranks = mesh_group_size(&c->p->mesh, GROUP_ROTATE);
+
+    if (from->unit == NONE || to->unit != from->unit || !rotates(g, from->unit) ||
+        (!in_place && action_params(c->p, a)->shift.distance != 1))
+        return REFUSE(c, "rotates %s of unit %d as %s of unit %d", buffer_kind_name(from->kind), from->unit,
+                      buffer_kind_name(to->kind), to->unit);
+    if (to->kind == BUF_FULL && (from->kind == BUF_SHARD || from->kind == BUF_FULL))
+        return TITAN_OK;
+    if (to->kind != BUF_GRAD || from->kind != BUF_GRAD)
+        return REFUSE(c, "rotates %s as %s", buffer_kind_name(from->kind), buffer_kind_name(to->kind));
+    TRY(check_whole(g, in));
+    const uint64_t tensors = tensors_of(g, in);
+    if (goes->passed || goes->done || tensors == 0 || tensors != tensors_of(g, out))
+        return REFUSE(c, "passes a gradient of unit %d to its place, or a second time", from->unit);
+    if ((goes->added & tensors) != tensors)
+        return REFUSE(c, "passes unit %d's gradient on, to which this rank has not added all", from->unit);
+    if (goes->turns + 1 >= ranks || (comes != goes && comes->held && comes->turns != goes->turns + 1))
+        return REFUSE(c, "passes unit %d's gradient on for the %dth time, among %d ranks", from->unit, goes->turns + 1,
+                      ranks);
+    comes->unit = from->unit;
+    comes->turns = goes->turns + 1;
+    TRY(set_of(g, comes));
+    for (size_t w = 0; goes->held && w < g->words; w++)
+        comes->held[w] |= goes->held[w];
+    if (comes == goes)
+        comes->added = 0;
+    else
+        goes->passed = true;
+    return TITAN_OK;
 }
 
 static titan_status accumulate(const struct gradients *g, const struct operand *o)
@@ -257,6 +339,9 @@ static titan_status accumulate(const struct gradients *g, const struct operand *
     if (into->unit != from->unit || into->done != from->done)
         return REFUSE(c, "adds unit %d's gradient, reduced over %s, to unit %d's, reduced over %s", from->unit,
                       done_names(from->done), into->unit, done_names(into->done));
+    if (into->turns != from->turns || (rotates(g, into->unit) && into->added != from->added))
+        return REFUSE(c, "adds unit %d's gradient of %d other ranks to that of %d", from->unit, from->turns,
+                      into->turns);
     if (into->part != from->part)
         return REFUSE(c, "adds what rank %d has of unit %d to what rank %d has: each goes up its own tree", from->part,
                       from->unit, into->part);
@@ -291,7 +376,7 @@ static titan_status collective(const struct gradients *g, const struct action *a
 {
     const struct checker *c = g->c;
     const int each = a->op == OP_ALL_REDUCE ? 1 : 2;
-    const bool over_tp = a->op == OP_ALL_REDUCE && a->channel == CHANNEL_TP;
+    const bool over_tp = a->op == OP_ALL_REDUCE && (a->channel == CHANNEL_TP || a->channel == CHANNEL_ROTATE);
 
     for (int k = 0; k + each <= a->n_operands; k += each) {
         const struct operand *out = &o[k], *in = &o[k + each - 1];
@@ -300,6 +385,9 @@ static titan_status collective(const struct gradients *g, const struct action *a
             continue;
         /* A sum over tp must cover exactly the tensors that every tp rank holds whole. */
         const struct unit_layout *u = &c->p->layout->units[unit];
+        if (over_tp && a->channel != (int)u->sum)
+            return REFUSE(c, "sums whole tensors of unit %d on %s instead of %s", unit,
+                          channel_name((enum channel)a->channel), channel_name(u->sum));
         if (over_tp && (out->offset != (size_t)u->whole * sizeof(float) ||
                         out->bytes != (size_t)(u->numel - u->whole) * sizeof(float)))
             return REFUSE(c, "sums bytes %zu to %zu of unit %d over tp; whole tensors are elements %ld to %ld",
@@ -377,7 +465,7 @@ static unsigned must_be_done(const struct gradients *g, int unit)
     unsigned done = 0;
 
     titan_assert(unit >= 0 && unit < g->c->model->n_units);
-    if (u->group == GROUP_FSDP && u->whole < u->numel && mesh_group_size(&l->mesh, GROUP_TP) > 1)
+    if (u->parts != GROUP_EP && u->whole < u->numel && mesh_group_size(&l->mesh, u->parts) > 1)
         done |= DONE_TP;
     if (mesh_group_size(&l->mesh, u->group) > 1)
         done |= DONE_REDUCE;
@@ -397,6 +485,9 @@ static titan_status check_complete(const struct gradients *g, const struct flow 
         if (f->unit != unit || !f->held || !has_bit(f->held, bit_of(g, part, slot)))
             return REFUSE(c, "the gradient it reads lacks microbatch %d", slot);
     }
+    if (rotates(g, unit) && (f->turns != mesh_group_size(&c->p->mesh, GROUP_ROTATE) - 1 ||
+                             (f->added & cut_tensors(g, unit)) != cut_tensors(g, unit)))
+        return REFUSE(c, "the gradient it reads has come from %d other ranks, or lacks this rank's part", f->turns);
     if (c->p->share > 0 && (f->done & want) != want)
         return REFUSE(c, "the gradient it reads has been reduced over %s, it must be over %s", done_names(f->done),
                       done_names(want));
@@ -774,6 +865,9 @@ static titan_status step(struct gradients *g, const struct action *a)
     case OP_ALL_REDUCE:
     case OP_ALL_TO_ALL:
         return collective(g, a, o);
+    case OP_SHIFT:
+    case OP_ROTATE:
+        return a->channel == CHANNEL_ROTATE ? rotate(g, a, o) : TITAN_OK;
     case OP_SEND:
         return send(g, o);
     case OP_RECV:

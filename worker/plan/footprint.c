@@ -41,6 +41,9 @@ static size_t of_channel(const struct program *p, enum channel channel)
         } else if (a->op == OP_SHIFT) {
             use.message = MAX(use.message, (size_t)q->shift.bytes);
             use.ways = MAX(use.ways, 2);
+        } else if (a->op == OP_ROTATE) {
+            use.message = MAX(use.message, (size_t)q->rotate.piece);
+            use.ways = MAX(use.ways, 2);
         } else if (a->op == OP_TO_OWNERS || a->op == OP_FROM_OWNERS) { /* a whole range may go to one owner */
             use.message = MAX(use.message, (size_t)q->to_owners.n * sizeof(float));
             use.ways = 2 * (members - 1);

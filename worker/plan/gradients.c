@@ -54,16 +54,17 @@ static struct tensor gradient_or_zeros(struct builder *b, int unit, int slot)
     return t;
 }
 
-/* Tensors that tp ranks hold whole get a part of their gradient from each rank's tokens or heads. They are summed
- * before the unit's gradient is cut into ranges, because the ranges do not end where these tensors begin. Experts'
- * tensors are not summed here: they are cut over ep, so no rank holds one whole. */
+/* Tensors that tp ranks, or ranks with other parts of a layer that rotates, hold whole get a part of their gradient
+ * from each rank's tokens or heads. They are summed before the unit's gradient is cut into ranges, because the ranges
+ * do not end where these tensors begin. Experts' tensors are not summed here: they are cut over ep, so no rank holds
+ * one whole. */
 static void sum_whole_tensors(struct builder *b, int unit, struct tensor gradient)
 {
     const struct unit_layout *u = &b->layout->units[unit];
 
-    if (u->group != GROUP_FSDP || u->whole >= u->numel)
+    if (u->parts == GROUP_EP || u->whole >= u->numel)
         return;
-    emit_all_reduce(&b->e, CHANNEL_TP,
+    emit_all_reduce(&b->e, u->sum,
                     tensor_at(gradient.buffer, (size_t)u->whole * sizeof(float), DTYPE_F32, 1, u->numel - u->whole));
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/hash.h"
+#include "base/round.h"
 #include "base/vec.h"
 
 #define NONE (-1)
@@ -576,6 +577,20 @@ void emit_shift(struct emitter *e, enum channel channel, struct tensor out, stru
         emit_copy(e, out, tensor_reshape(in, out.rows, out.cols));
     else
         emit_transfer(e, OP_SHIFT, channel, &params, (struct tensor[]){out, in}, 2);
+}
+
+#define ROTATE_PIECES 8
+#define ROTATE_ALIGN 256 /* bytes */
+
+void emit_rotate(struct emitter *e, enum channel channel, struct tensor data)
+{
+    const int64_t bytes = (int64_t)tensor_span(data);
+    const int64_t piece = MIN(bytes, round_up((bytes + ROTATE_PIECES - 1) / ROTATE_PIECES, ROTATE_ALIGN));
+    const struct op_params params = {.rotate = {.bytes = bytes, .piece = piece}};
+    const struct tensor scratch = emit_tensor(e, BUF_WORK, "piece of a part", DTYPE_U8, 1, piece);
+
+    titan_assert(group_size(e, channel) > 1 && is_dense(data));
+    emit_transfer(e, OP_ROTATE, channel, &params, (struct tensor[]){data, scratch}, 2);
 }
 
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t)

@@ -138,6 +138,8 @@ void emit_to_owners(struct emitter *e, struct tensor values, struct tensor cut_p
                     bool masters);
 void emit_from_owners(struct emitter *e, struct tensor gradient, struct tensor cut_parts, struct tensor values);
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance);
+/* ROTATE: a shift by 1 in place, piece by piece through scratch. The group has several members. */
+void emit_rotate(struct emitter *e, enum channel channel, struct tensor data);
 void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor t);
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
 

@@ -298,6 +298,8 @@ uint64_t program_hash(const struct program *p)
         const struct buffer *b = &p->buffers[i];
         hash = hash_word(hash_word(hash, (uint64_t)b->kind), (uint64_t)b->unit);
         hash = hash_word(hash, hashed_bytes(p, i, b->bytes));
+        if (b->from > 0) /* added later */
+            hash = hash_word(hash, (uint64_t)b->from);
     }
     return hash_mix(hash);
 }
@@ -369,9 +371,9 @@ int program_sync_point(const struct program *p)
 {
     for (int i = 0; i < p->n_actions && p->mesh.world > 1; i++) {
         const struct action *a = &p->actions[i];
-        /* Does this rank get a part from every rank? SHIFT brings a part of only one neighbour. ALL_TO_ALL_V may
-         * bring no rows, and owners need not get something from every rank. */
-        if (op_is_collective((enum op)a->op) && a->op != OP_SHIFT && a->op != OP_ALL_TO_ALL_V &&
+        /* Does this rank get a part from every rank? SHIFT and ROTATE bring a part of only one neighbour. ALL_TO_ALL_V
+         * may bring no rows, and owners need not get something from every rank. */
+        if (op_is_collective((enum op)a->op) && a->op != OP_SHIFT && a->op != OP_ROTATE && a->op != OP_ALL_TO_ALL_V &&
             a->op != OP_TO_OWNERS && a->op != OP_FROM_OWNERS &&
             mesh_group_size(&p->mesh, channel_group((enum channel)a->channel)) == p->mesh.world)
             return i;

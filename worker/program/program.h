@@ -119,7 +119,8 @@ struct buffer {
     int unit;         /* or table; -1 where none */
     int microbatch;   /* slot; -1 where none */
     size_t bytes;
-    size_t offset;   /* offset in the arena; external buffers have none */
+    int64_t from;  /* element of its unit's flat buffer that a FULL or a GRAD begins with: a travelling part's first */
+    size_t offset; /* offset in the arena; external buffers have none */
     int first, last; /* first and last action that touch it; -1: none */
 };
 

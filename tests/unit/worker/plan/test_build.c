@@ -487,6 +487,124 @@ static void test_gathers(void **state)
     programs_close(&p);
 }
 
+/* --- parts that go round ------------------------------------------------------------------------------------------ */
+
+/* Bytes that a phase of one layer and microbatch passes on, and the number of its transfers. */
+static size_t rotated_bytes(const struct program *p, enum phase phase, int *ret_n)
+{
+    size_t bytes = 0;
+
+    *ret_n = 0;
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *const a = &p->actions[i];
+        if (a->channel != CHANNEL_ROTATE || a->phase != phase || a->unit != 1 || a->microbatch != 0)
+            continue;
+        assert_int_equal(a->op == OP_SHIFT || a->op == OP_ROTATE, true);
+        bytes += action_sent_bytes(p, a);
+        (*ret_n)++;
+    }
+    return bytes;
+}
+
+/* Most bytes of layers' buffers of a kind that are alive at once. External ones always are. */
+static size_t most_bytes(const struct program *p, enum buffer_kind kind, enum buffer_kind other)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        size_t alive = 0;
+        for (int k = 0; k < p->n_buffers; k++) {
+            const struct buffer *const b = &p->buffers[k];
+            const bool there = buffer_is_external(b->kind) || (b->first <= i && i <= b->last && b->first >= 0);
+            if ((b->kind == kind || b->kind == other) && there && p->layout->units[b->unit].parts == GROUP_ROTATE)
+                alive += b->bytes;
+        }
+        most = MAX(most, alive);
+    }
+    return most;
+}
+
+/* A layer's matrices are a part of n on each rank. In each pass each rank sends (n - 1) / n of all parts, and no rank
+ * has more than two n-ths of the weights: its own parts, and half a layer's part or two that go round. */
+static void test_rotation(void **state)
+{
+    (void)state;
+    for (int turn = 0; turn < 16; turn++) {
+        const bool in_place = turn & 1, full = turn & 2;
+        const int n = turn & 4 ? 4 : 2, cp = turn & 8 ? 2 : 1;
+        const struct programs_case c = {.dims = &programs_heads,
+                                        .pp = 1,
+                                        .dp_replicate = 1,
+                                        .dp_shard = n,
+                                        .cp = cp,
+                                        .tp = 1,
+                                        .microbatches = 2 * n,
+                                        .dt = DTYPE_BF16,
+                                        .checkpointing = full ? CHECKPOINT_FULL : CHECKPOINT_NONE,
+                                        .rotate = true,
+                                        .in_place = in_place};
+        struct programs p;
+        int transfers;
+        open_case(&c, &p);
+        assert_int_equal(p.n, 1);
+        const struct program *const q = p.classes[0];
+        const size_t attention = (size_t)(4 * 64 * 64 / n), feed_forward = (size_t)(3 * 64 * 128 / n);
+        const size_t layer = attention + feed_forward, once = (size_t)(n - 1) * layer;
+        assert_int_equal(rotated_bytes(q, PHASE_FORWARD, &transfers), once * 2);
+        assert_int_equal(transfers, 2 * (n - 1));
+        assert_int_equal(rotated_bytes(q, PHASE_DGRAD, &transfers), once * 2);
+        assert_int_equal(rotated_bytes(q, PHASE_WGRAD, &transfers), once * 4);
+        assert_int_equal(transfers, 2 * (n - 1));
+        /* What is kept of a layer needs both rings, but nothing of the last product. */
+        assert_int_equal(rotated_bytes(q, PHASE_RECOMPUTE, &transfers), full ? once * 2 : 0);
+        /* Gathers of layers are over cp alone. */
+        int gathers = 0;
+        for (int i = 0; i < q->n_actions; i++)
+            gathers += q->actions[i].unit == 1 && q->actions[i].channel == CHANNEL_EXPERT_GATHER;
+        assert_int_equal(gathers, cp > 1 ? 4 : 0);
+        assert_int_equal(mesh_group_size(&q->mesh, GROUP_EXPERT_SHARD), cp);
+
+        const size_t norms = 2 * 64 + 1024,
+                     own = 4 * (layer + norms) * 2; /* bf16; at most so much of norms, and gaps */
+        const size_t travels = (in_place ? 1 : 2) * feed_forward * 2;
+        const size_t gathered = cp > 1 ? 3 * (layer + norms) * 2 : 0; /* this layer's, the next one's, the last one's */
+        assert_in_range(most_bytes(q, BUF_SHARD, BUF_FULL), own / (size_t)cp / 2,
+                        own / (size_t)cp + gathered + travels);
+        if (cp == 1)
+            assert_true(most_bytes(q, BUF_SHARD, BUF_FULL) <= 2 * 4 * (layer + norms) * 2);
+        /* A part's gradient, and one or two halves of others'; the one before may still be reduced. */
+        assert_true(most_bytes(q, BUF_GRAD, BUF_GRAD) <= (cp > 1 ? 4 : 3 + 4) * (layer + norms) * 4 + 2 * layer * 4);
+        /* The rank's own weights are where they were: only the update writes them. */
+        for (int i = 0; i < q->n_actions; i++)
+            for (int k = 0; k < q->actions[i].n_operands; k++) {
+                const struct operand *const o = &action_operands(q, &q->actions[i])[k];
+                if (q->buffers[o->buffer].kind == BUF_SHARD && o->access & ACCESS_WRITE)
+                    assert_int_equal(q->actions[i].op, OP_OPTIMISE);
+            }
+        programs_close(&p);
+    }
+}
+
+static void test_rotation_is_refused(void **state)
+{
+    (void)state;
+    static const struct programs_case cases[] = {
+        {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 3},
+        {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 4, .canonical = true},
+        {.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 4},
+        {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4},
+        {.pp = 1, .dp_replicate = 1, .dp_shard = 4, .cp = 1, .tp = 1, .microbatches = 4}, /* two key/value heads */
+        {.dims = &programs_experts, .pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 4},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct programs_case c = cases[i];
+        struct titan_error err = {0};
+        struct programs p;
+        c.rotate = true;
+        assert_int_equal(programs_open(&c, &p, &err), TITAN_EINVAL);
+    }
+}
+
 /* Messages of a tied head: the table, or its gradient. */
 static int count_messages(const struct program *p, enum op op, enum phase phase)
 {
@@ -682,6 +800,8 @@ int main(void)
         cmocka_unit_test(test_canonical_sums),
         cmocka_unit_test(test_canonical_sums_of_experts),
         cmocka_unit_test(test_gathers),
+        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_rotation_is_refused),
         cmocka_unit_test(test_tied_head),
         cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_recomputation),

@@ -196,8 +196,8 @@ static bool redirect(struct program *p, int i)
     struct operand *o = &operands_of(p, i)[draw(p->actions[i].n_operands)];
     const struct buffer *b = &p->buffers[o->buffer];
 
-    if (p->actions[i].op == OP_RELEASE || (p->actions[i].op == OP_SEND))
-        return false;
+    if (p->actions[i].op == OP_RELEASE || p->actions[i].op == OP_SEND || is_named(p, o, "piece of a part"))
+        return false; /* any scratch is as good */
     for (int k = o->buffer + 1; k != o->buffer; k = (k + 1) % p->n_buffers) {
         k %= p->n_buffers;
         const struct buffer *d = &p->buffers[k];
@@ -558,6 +558,37 @@ static const struct programs_case broken_cases[] = {
      .modules = 1,
      .canonical = true,
      .offload = true},
+    {.dims = &programs_heads,
+     .pp = 1,
+     .dp_replicate = 1,
+     .dp_shard = 4,
+     .cp = 1,
+     .tp = 1,
+     .microbatches = 8,
+     .dt = DTYPE_BF16,
+     .rotate = true,
+     .fuse = true},
+    {.pp = 1,
+     .dp_replicate = 2,
+     .dp_shard = 2,
+     .cp = 2,
+     .tp = 1,
+     .microbatches = 8,
+     .ring = true,
+     .rotate = true,
+     .in_place = true,
+     .checkpointing = CHECKPOINT_OPS,
+     .tensor_sums = true},
+    {.dims = &programs_heads,
+     .pp = 1,
+     .dp_replicate = 1,
+     .dp_shard = 4,
+     .cp = 2,
+     .tp = 1,
+     .microbatches = 8,
+     .rotate = true,
+     .in_place = true,
+     .checkpointing = CHECKPOINT_FULL},
 };
 
 struct tally {
