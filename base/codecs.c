@@ -40,17 +40,24 @@ enum codec codec_find(const char *name)
     return (enum codec)c;
 }
 
-size_t codec_scale_bytes(enum codec c, int64_t n)
+struct codec_places codec_places(enum codec c, int64_t n)
 {
-    return codec_row(c)->scaled ? (size_t)round_up(codec_buckets(n) * (int64_t)sizeof(float), 16) : 0;
+    const int64_t buckets = codec_buckets(n), scales = round_up(buckets * (int64_t)sizeof(float), 16);
+    const int64_t codes = codec_row(c)->scaled ? scales : 0;
+
+    return (struct codec_places){.buckets = buckets,
+                                 .bytes = codes + round_up((n * codec_row(c)->bits + 7) / 8, 16),
+                                 .codes = codes,
+                                 .error_bytes = scales + round_up(n, 16),
+                                 .error_codes = scales};
 }
 
 size_t codec_bytes(enum codec c, int64_t n)
 {
-    return codec_scale_bytes(c, n) + (size_t)round_up((n * codec_row(c)->bits + 7) / 8, 16);
+    return (size_t)codec_places(c, n).bytes;
 }
 
 size_t codec_error_bytes(int64_t n)
 {
-    return codec_scale_bytes(CODEC_LOCO, n) + (size_t)round_up(n, 16);
+    return (size_t)codec_places(CODEC_LOCO, n).error_bytes;
 }

@@ -19,10 +19,10 @@
  *     fp8          the e4m3 code of x i (base/float8.h)
  *     int8         round(x i), at least -128 and at most 127: the largest positive value loses 1/128 of itself
  *     int4, loco   the same, at least -8 and at most 7: rms errors are 10 % below those of M / 7
- *     stochastic   int8 and int4: round(fma(x, i, (r - 32767.5) / 65536)), with random r (codec_random): up with a
- *                  probability equal to the fraction, to 2^-17, and no value is cut off
- * Decoded, a code q of bucket scale s is q s. A sum over pieces p is q_0 s_0, then fma(q_p, s_p, sum): the rounding is
- * the same on every device, and whatever the number of threads.
+ *     stochastic   int8 and int4: round(fma(x, i, (r - 32767.5) / 65536)), with 16 random bits r (codec_offset): up
+ * with a probability equal to the fraction, to 2^-17, and no value is cut off Decoded, a code q of bucket scale s is q
+ * s. A sum over pieces p is q_0 s_0, then fma(q_p, s_p, sum): the rounding is the same on every device, and whatever
+ * the number of threads.
  *
  * LoCo, for an error e that is stored as codes c of scale t, and decay a:
  *     h  = fma(c, t, x)                                what is coded
@@ -41,7 +41,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef CODEC_INLINE
+#ifdef __CUDACC__
+#define CODEC_INLINE __host__ __device__ static inline
+#else
 #define CODEC_INLINE static inline __attribute__((always_inline))
 #endif
 
@@ -66,14 +68,29 @@ static inline int64_t codec_buckets(int64_t n)
 {
     return (n + CODEC_BUCKET - 1) / CODEC_BUCKET;
 }
-/* Bytes of the scales of n values, which the codes follow: fp32, rounded up to 16 bytes; 0 without scales. */
-size_t codec_scale_bytes(enum codec c, int64_t n);
-/* Bytes of a piece of n values: scales, then codes, rounded up to 16 bytes. Two codes of 4 bits share a byte, the first
- * one in its lower half. Bytes behind the last scale and the last code are 0. CODEC_NONE: 0. */
+/* Bytes of a piece of n values: fp32 scales, rounded up to 16 bytes, then codes, rounded up to 16 bytes. Two codes of 4
+ * bits share a byte, the first one in its lower half. Bytes behind the last scale and the last code are 0. CODEC_NONE:
+ * 0. */
 size_t codec_bytes(enum codec c, int64_t n);
-/* Bytes of LoCo's error of a piece of n values: fp32 scales, rounded up to 16 bytes, then 8 bits a value, rounded up to
- * 16 bytes. Zeroed bytes are no error. */
+/* Bytes of LoCo's error of a piece of n values: scales as above, then 8 bits a value, rounded up to 16 bytes. Zeroed
+ * bytes are no error. */
 size_t codec_error_bytes(int64_t n);
+/* The same in parts: bytes of a piece and of its error, and at which byte of them codes begin. */
+struct codec_places {
+    int64_t buckets, bytes, codes, error_bytes, error_codes;
+};
+struct codec_places codec_places(enum codec c, int64_t n);
+
+/* Of pieces of n values one after the other: the bucket that has a value (for the value behind the last one, the number
+ * of buckets), and the first bucket that begins there or later. */
+static inline int64_t codec_bucket_of(const struct codec_places *at, int64_t n, int64_t value)
+{
+    return value / n * at->buckets + value % n / CODEC_BUCKET;
+}
+static inline int64_t codec_bucket_from(const struct codec_places *at, int64_t n, int64_t value)
+{
+    return value == 0 ? 0 : codec_bucket_of(at, n, value - 1) + 1;
+}
 
 /* --- arithmetic of one value -------------------------------------------------------------------------------------- */
 
@@ -148,13 +165,11 @@ CODEC_INLINE float codec_value(float shifted)
     return shifted - CODEC_SHIFT;
 }
 
-/* The offset of value i of the call's x: 16 bits of word i/2 of the random stream (key, step) (rng_words), the lower
- * ones for an even i. */
-CODEC_INLINE float codec_offset(uint32_t word, bool odd)
+/* The offset of a value from 16 random bits. Value i of a call's x takes them from word i/2 of the random stream (key,
+ * step) (rng_words), the lower ones for an even i. */
+CODEC_INLINE float codec_offset(uint32_t r)
 {
-    const int32_t r = (int32_t)(odd ? word >> 16 : word & 0xffffu);
-
-    return ((float)r - 32767.5f) * 0x1p-16f;
+    return ((float)(int32_t)r - 32767.5f) * 0x1p-16f;
 }
 
 #endif

@@ -96,7 +96,7 @@ $(emulated_dir)/check_cudnn: $(addprefix $(BUILD)/obj/cuda/,tests/cuda/check_cud
 gpu_programs := $(patsubst %,$(BUILD)/gpu/%,check_comm check_ops bench_ops)
 gpu_support  := $(patsubst %,$(BUILD)/obj/cuda/%.o,$(basename $(wildcard tests/support/device_*.c)) worker/device/device) $(lib_base)
 .PHONY: gpu-programs gpu-probe
-gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model $(BUILD)/gpu/check_directions $(BUILD)/gpu/check_parts
+gpu-programs: $(gpu_programs) $(BUILD)/gpu/check_model $(BUILD)/gpu/check_directions $(BUILD)/gpu/check_parts $(BUILD)/gpu/check_codecs
 # Launches kernels of its own: needs the toolkit. Emulated it calls the stand-ins.
 probe_o := $(patsubst %,$(BUILD)/obj/cuda/%.o,tests/gpu/probe worker/device/cuda/modules worker/device/device)
 gpu-probe: $(BUILD)/gpu/probe $(BUILD)/gpu/check_hopper
@@ -119,12 +119,13 @@ $(gpu_programs): $(BUILD)/gpu/%: $(BUILD)/obj/cuda/tests/gpu/%.o $(gpu_support)
 $(BUILD)/gpu/bench_ops: $(lib_worker)
 $(BUILD)/obj/cuda/tests/gpu/bench_ops.o: $(BUILD)/obj/cuda/tests/bench/bench_ops.o
 	@mkdir -p $(@D) && cp $< $@
-# The model, updates of whole matrices and parts of directions, against references, on the device TITAN_TEST_DEVICE names.
+# The model, updates of whole matrices, parts of directions and codecs against references, on the device TITAN_TEST_DEVICE names.
 $(BUILD)/obj/cuda/tests/golden/%.o: CPPFLAGS += -Itests/gpu/cmocka
 $(BUILD)/gpu/check_model: $(BUILD)/obj/cuda/tests/golden/test_model.o $(BUILD)/obj/cuda/tests/support/sets.o $(lib_worker) $(lib_base)
 $(BUILD)/gpu/check_directions: $(BUILD)/obj/cuda/tests/golden/test_directions.o $(lib_worker) $(lib_base)
 $(BUILD)/gpu/check_parts: $(BUILD)/obj/cuda/tests/golden/test_parts.o $(lib_worker) $(lib_base)
-$(BUILD)/gpu/check_model $(BUILD)/gpu/check_directions $(BUILD)/gpu/check_parts:
+$(BUILD)/gpu/check_codecs: $(BUILD)/obj/cuda/tests/golden/test_codecs.o $(lib_worker) $(lib_base)
+$(patsubst %,$(BUILD)/gpu/check_%,model directions parts codecs):
 	@mkdir -p $(@D)
 	$(link) -rdynamic $^ -ldl -lrt -lpthread -lm
 

@@ -22,4 +22,7 @@ cat "$own/directions.log"
 # Parts of directions that replicas send each other.
 TITAN_TEST_DEVICE=cuda "$own/check_parts" >"$own/parts.log" || bad=1
 cat "$own/parts.log"
+# Codecs of gradients against NumPy, and what they promise.
+TITAN_TEST_DEVICE=cuda "$own/check_codecs" >"$own/codecs.log" || bad=1
+cat "$own/codecs.log"
 exit $bad

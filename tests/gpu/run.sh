@@ -191,6 +191,7 @@ part communicator-2 60 "gpu $plugin gpu/check_comm" env OUT="$WORK" $B/gpu/check
 part model 90 "gpu $plugin gpu/check_model" bash -c check_model
 part directions 20 "gpu $plugin gpu/check_directions" env TITAN_TEST_DEVICE=cuda $B/gpu/check_directions
 part parts 20 "gpu $plugin gpu/check_parts" env TITAN_TEST_DEVICE=cuda $B/gpu/check_parts
+part codecs 20 "gpu $plugin gpu/check_codecs" env TITAN_TEST_DEVICE=cuda $B/gpu/check_codecs
 part train-fp32 60 "gpu $plugin $worker" bash -c train_fp32
 part train-bf16 60 "gpu $plugin $worker" bash -c train_bf16
 part train-again 60 "gpu $plugin $worker" bash -c train_again

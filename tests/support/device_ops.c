@@ -62,6 +62,10 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
         device_grouped_tiles_check(&c);
         goto out;
     }
+    if (only && strcmp(only, "codecs") == 0) {
+        device_codecs_check(&c);
+        goto out;
+    }
     device_attention_orders_check(&c);
     if (only && strcmp(only, "attention_orders") == 0)
         goto out;
@@ -83,6 +87,7 @@ int device_ops_check(const struct device_handle *handle, FILE *report)
     device_attention_tiles_check(&c);
     device_grouped_tiles_check(&c);
     device_orthogonal_check(&c);
+    device_codecs_check(&c);
 out:
     if (c.side)
         c.ops->stream_close(c.side);

@@ -30,6 +30,7 @@ void device_weights_check(struct checker *c);
 void device_experts_check(struct checker *c);
 void device_grouped_check(struct checker *c);
 void device_orthogonal_check(struct checker *c);
+void device_codecs_check(struct checker *c);
 void device_grouped_tiles_check(struct checker *c);
 
 /* Runs all checks and prints one TAP line each to report. Returns the number of failed ones. The inputs come from a

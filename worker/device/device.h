@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations a8f4873b679a2d0e (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations b177ed22ae651bc9 (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -193,6 +193,27 @@ static inline bool router_groups_valid(const struct router_shape *z)
     const int64_t width = z->groups > 0 ? z->experts / z->groups : 0;
     return width > 0 && z->experts % z->groups == 0 && z->top_groups > 0 && z->top_groups <= z->groups &&
            z->group_top_k > 0 && z->group_top_k <= width && z->top_k <= z->top_groups * width;
+}
+
+static inline bool encode_valid(const struct encode_args *a)
+{
+    return a->codec > CODEC_NONE && a->codec < CODECS && a->pieces >= 0 && a->n >= 0 &&
+           (a->error != NULL) == (a->codec == CODEC_LOCO) && ((uintptr_t)a->codes | (uintptr_t)a->error) % 16 == 0 &&
+           a->decay >= 0.0f && a->decay < 1.0f && (!a->stochastic || a->codec == CODEC_INT8 || a->codec == CODEC_INT4);
+}
+static inline bool decode_sum_valid(const struct decode_sum_args *a)
+{
+    return a->codec > CODEC_NONE && a->codec < CODECS && a->pieces > 0 && a->n >= 0 && (uintptr_t)a->codes % 16 == 0;
+}
+/* Tensors follow each other within x. */
+static inline bool bucket_largest_valid(const struct bucket_largest_args *a)
+{
+    if (a->pieces < 0 || a->n < 0 || a->tensors < 0 || (uintptr_t)a->error % 16 != 0)
+        return false;
+    for (int64_t t = 0; t < a->tensors; t++)
+        if (a->begins[t] < 0 || a->begins[t] > a->begins[t + 1] || a->begins[t + 1] > a->pieces * a->n)
+            return false;
+    return true;
 }
 
 /* How a device carries out a product of one shape, type and alignment. Where a device knows several ways, they differ
@@ -388,6 +409,11 @@ struct device_ops {
     titan_status (*moments)(struct stream *s, const struct moments_args *a);
     titan_status (*row_decay)(struct stream *s, const struct row_decay_args *a);
 
+    /* --- gradients that travel ----------------------------------------------------------------------------------- */
+    titan_status (*encode)(struct stream *s, const struct encode_args *a);
+    titan_status (*decode_sum)(struct stream *s, const struct decode_sum_args *a);
+    titan_status (*bucket_largest)(struct stream *s, const struct bucket_largest_args *a);
+
     /* --- initial values ------------------------------------------------------------------------------------------ */
     titan_status (*weights)(struct stream *s, const struct weights_args *a);
 
@@ -455,7 +481,7 @@ struct device_ops {
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(row_gradient) X(moments) X(row_decay) X(weights) X(update) X(encode_moments) X(decode_moments) X(update_sum) \
-    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode) X(matmul_i8) X(matmul_i8_work_bytes) X(parts_extract) X(parts_combine)
+    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode) X(matmul_i8) X(matmul_i8_work_bytes) X(parts_extract) X(parts_combine) X(encode) X(decode_sum) X(bucket_largest)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

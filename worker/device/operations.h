@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/codecs.h"
+#include "base/rng.h"
 #include "base/weight_codes.h"
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
@@ -575,6 +577,46 @@ static inline bool parts_valid(const struct parts_shape *z, size_t n)
     return compute_type(z->dt) && z->kept > 0 && z->kept <= PARTS_CHUNK && n % PARTS_CHUNK == 0 && z->first >= 0 &&
            (z->method == PARTS_DCT || PARTS_CHUNK % z->kept == 0) && (z->method != PARTS_ALL || z->kept == PARTS_CHUNK);
 }
+
+/* --- gradients that travel ---------------------------------------------------------------------------------------- */
+
+/* What base/codecs.h defines. x (pieces,n) fp32 has a piece for each receiver, and a piece codec_buckets(n) buckets.
+ * codes (pieces, codec_bytes(codec, n)) and error (pieces, codec_error_bytes(n)) are bytes, from a multiple of 16 on.
+ * encode: codes of x, all bytes written. error: CODEC_LOCO's, read and then written; NULL with others. decay is in
+ * [0, 1). largest (pieces,buckets) fp32: magnitudes that scales are made of, at least those of the values; NULL: each
+ * bucket's own. stochastic, CODEC_INT8 and CODEC_INT4 only: rounds at random by words of the stream (key, step). x,
+ * codes and error do not overlap.
+ * decode_sum: out (n) fp32 = the sum of the values of `pieces` pieces of codes, at least one, in their order. No bytes
+ * make it fail.
+ * bucket_largest: one scale for each of `tensors` tensors, for encode's `largest`. Tensor t has the values begins[t] to
+ * begins[t+1]-1 of all of x (pieces*n). largest (pieces,buckets) fp32: a bucket that lies within a tensor gets the
+ * largest magnitude of all the tensor's such buckets. Any other bucket gets its own: what two tensors of different size
+ * lose there would else be in the scale of the smaller. Magnitudes are of x + error if there is one; what is not finite
+ * is larger than all else. of_tensor (tensors) fp32 = the tensors' largest magnitudes, 0 without a bucket. */
+struct encode_args {
+    uint8_t *codes, *error;
+    const float *x, *largest;
+    enum codec codec;
+    int64_t pieces, n;
+    float decay;
+    bool stochastic;
+    struct rng_key key;
+    uint64_t step;
+};
+struct decode_sum_args {
+    float *out;
+    const uint8_t *codes;
+    enum codec codec;
+    int64_t pieces, n;
+};
+struct bucket_largest_args {
+    float *largest, *of_tensor;
+    const float *x;
+    const uint8_t *error; /* NULL: x alone */
+    int64_t pieces, n;
+    const int64_t *begins; /* host, (tensors + 1), growing; the caller may reuse it when the call returns */
+    int64_t tensors;
+};
 
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 

@@ -503,7 +503,7 @@ titan_status cpu_float8_scales(struct stream *s, float *scales, const float *lar
     return cpu_enqueue(s, run_scales, &g, sizeof(g));
 }
 
-struct encode_args {
+struct f8_encode_args {
     uint8_t *codes;
     const void *x;
     const float *scale;
@@ -511,7 +511,7 @@ struct encode_args {
     enum dtype dt;
 };
 
-CPU_INLINE void encode_piece(const struct encode_args *g, int64_t from, int64_t to, const enum dtype dt)
+CPU_INLINE void encode_piece(const struct f8_encode_args *g, int64_t from, int64_t to, const enum dtype dt)
 {
     const float scale = *g->scale;
     for (int64_t i = from; i < to; i++)
@@ -520,7 +520,7 @@ CPU_INLINE void encode_piece(const struct encode_args *g, int64_t from, int64_t 
 
 CPU_KERNEL static void encode_pieces(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct encode_args *g = p;
+    const struct f8_encode_args *g = p;
     const int64_t from = begin * PIECE, to = MIN(end * PIECE, g->n);
     (void)thread;
     if (g->dt == DTYPE_BF16)
@@ -532,7 +532,7 @@ CPU_KERNEL static void encode_pieces(const void *p, int64_t begin, int64_t end, 
 titan_status cpu_float8_encode(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
                                const float *scale)
 {
-    const struct encode_args g = {.codes = codes, .x = x, .scale = scale, .n = (int64_t)n, .dt = dt};
+    const struct f8_encode_args g = {.codes = codes, .x = x, .scale = scale, .n = (int64_t)n, .dt = dt};
     if (!compute_type(dt))
         return TITAN_EINVAL;
     return cpu_enqueue_range(s, encode_pieces, (g.n + PIECE - 1) / PIECE, 1, &g, sizeof(g));

@@ -260,6 +260,21 @@ struct update_terms {
 int cuda_moment_codes(void *stream, struct moment_block *blocks, float *values, size_t count, bool square, bool encode);
 int cuda_update_sum(void *stream, double *sum, struct update_terms terms, const struct update_factors *factors);
 
+/* --- codecs.cu ---------------------------------------------------------------------------------------------------- */
+int cuda_encode(void *stream, const struct encode_args *a, struct codec_places at);
+int cuda_decode_sum(void *stream, const struct decode_sum_args *a, struct codec_places at);
+/* Some of the tensors of bucket_largest, and buckets [first_bucket, end_bucket): those in which they lie, and those
+ * around. */
+#define CUDA_CODEC_TENSORS 128
+struct tensor_places {
+    int64_t first_bucket, end_bucket;
+    int count;
+    int64_t begins[CUDA_CODEC_TENSORS + 1];
+};
+/* of_tensor: the first of these tensors'; zero. */
+int cuda_bucket_largest(void *stream, const struct bucket_largest_args *a, struct codec_places at, float *of_tensor,
+                        const struct tensor_places *tensors);
+
 #ifdef __cplusplus
 }
 #endif

@@ -408,6 +408,41 @@ titan_status cuda_ops_parts_combine(struct stream *s, const struct parts_combine
     return ENQUEUE(s, "a direction of parts", cuda_parts_combine(s->native, a));
 }
 
+titan_status cuda_ops_encode(struct stream *s, const struct encode_args *a)
+{
+    if (!encode_valid(a) || a->pieces * codec_buckets(a->n) > GRID_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "codes of a gradient", cuda_encode(s->native, a, codec_places(a->codec, a->n)));
+}
+
+titan_status cuda_ops_decode_sum(struct stream *s, const struct decode_sum_args *a)
+{
+    if (!decode_sum_valid(a))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a sum of codes", cuda_decode_sum(s->native, a, codec_places(a->codec, a->n)));
+}
+
+titan_status cuda_ops_bucket_largest(struct stream *s, const struct bucket_largest_args *a)
+{
+    const struct codec_places at = codec_places(CODEC_LOCO, a->n);
+
+    if (!bucket_largest_valid(a) || a->pieces * at.buckets > GRID_MAX)
+        return TITAN_EINVAL;
+    TRY(cuda_ops_zero(s, a->of_tensor, (size_t)a->tensors * sizeof *a->of_tensor));
+    struct tensor_places some = {0};
+    for (int64_t from = 0; some.end_bucket < a->pieces * at.buckets; from += some.count) {
+        some.count = (int)MIN(a->tensors - from, CUDA_CODEC_TENSORS);
+        if (some.count > 0)
+            memcpy(some.begins, a->begins + from, (size_t)(some.count + 1) * sizeof *a->begins);
+        some.first_bucket = some.end_bucket;
+        some.end_bucket = from + some.count == a->tensors ? a->pieces * at.buckets
+                                                          : codec_bucket_of(&at, a->n, some.begins[some.count]);
+        if (some.first_bucket < some.end_bucket)
+            TRY(ENQUEUE(s, "largest of tensors", cuda_bucket_largest(s->native, a, at, a->of_tensor + from, &some)));
+    }
+    return TITAN_OK;
+}
+
 titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
 {
     if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->first < 0 || a->width < 0)
