@@ -187,10 +187,11 @@ WEIGHT_INLINE void weight_unpack(uint8_t *restrict codes, const uint8_t *restric
     const int words = (n + 7) / 8, whole = n / 8;
     for (int i = 0; i + 1 < whole; i++) /* two bytes more, which the masks drop */
         w[i] = *(const weight_eight *)(from + 6 * i);
-    if (whole > 0)
-        memcpy(&w[whole - 1], from + 6 * (whole - 1), 6);
-    for (int i = 0; i < (n % 8 * 6 + 7) / 8; i++)
-        w[whole] = (i > 0 ? w[whole] : 0) | (uint64_t)from[6 * whole + i] << 8 * i;
+    for (int i = whole > 0 ? whole - 1 : 0; i < words; i++) {
+        uint64_t last = 0;
+        memcpy(&last, from + 6 * i, i < whole ? 6 : (size_t)(n % 8 * 6 + 7) / 8);
+        w[i] = last;
+    }
     for (int i = 0; i < words; i++) {
         uint64_t x = w[i];
         x = (x & 0x0000000000ffffffu) | (x & 0x0000ffffff000000u) << 8;

@@ -112,7 +112,7 @@ CPU_INLINE void decode_items(const struct weight_decode_args *a, int64_t from, i
         const int64_t piece = k / buckets, at = k % buckets * a->bucket, n = MIN(a->bucket, a->n - at);
         const uint8_t *const codes = a->codes + piece * bytes;
         const struct weight_bucket b = ((const struct weight_bucket *)(const void *)codes)[k % buckets];
-        uint8_t x[WEIGHT_BUCKET] __attribute__((aligned(64)));
+        uint8_t x[WEIGHT_BUCKET] __attribute__((aligned(64))) = {0};
 
         weight_unpack(x, codes + begin + at / 8 * weight_bits(codec), (int)n, codec);
         if (dt == DTYPE_BF16) {
