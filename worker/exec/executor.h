@@ -160,5 +160,9 @@ titan_status exec_from_owners(const struct call *c, float *gradient, float *cut_
 titan_status exec_whole(const struct call *c, double *sums, float *values, float *next, void *work, const void *state,
                         const float *masters) TITAN_MUST_USE;
 titan_status exec_adopt(const struct call *c, void *state, const float *next, int64_t n) TITAN_MUST_USE;
+/* gathered.c: what a rank sends of its range of a unit, and a unit's parameters from what all ranks sent. */
+titan_status exec_encode_weights(const struct call *c, uint8_t *codes, char *others, const char *shard) TITAN_MUST_USE;
+titan_status exec_decode_weights(const struct call *c, char *full, const uint8_t *codes,
+                                 const char *others) TITAN_MUST_USE;
 
 #endif

@@ -21,6 +21,7 @@ struct param_use {
     bool needed, gather, release;
     int source; /* number of the use whose gather brings the parameters; `full` of that use is the buffer */
     int full;
+    int codes; /* buffer of the codes that become `full` */
 };
 
 /* What a cell does with one unit, and with up to two more. The second unit is a layer's experts, or the embedding with
@@ -321,6 +322,38 @@ static void join_runs(struct builder *b, const struct execution *x)
     }
 }
 
+/* Makes, before the first use of parameters, the parameters of the codes that have been gathered. */
+static void decode_gathered(struct builder *b, const struct execution *x, struct param_use *use)
+{
+    const struct weight_gather *const g = &b->units[use->unit].gather;
+    const int64_t members = g->coded.members;
+
+    builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
+    const struct tensor full = emit_tensor(&b->e, BUF_FULL, "parameters", b->opt->dt, 1, g->coded.padded);
+    use->full = full.buffer;
+    EMIT(&b->e, weight_decode, full, tensor_at(use->codes, 0, DTYPE_U8, 1, members * g->piece),
+         tensor_at(use->codes, (size_t)(members * g->piece), b->opt->dt, 1, members * g->others),
+         .codec = (int64_t)g->codec);
+}
+
+/* Emits what a rank sends of its range, and the transfer, if the group has peers. A gather waits for no product. */
+static void gather_in_few_bits(struct builder *b, struct param_use *use, struct tensor shard)
+{
+    const struct weight_gather *const g = &b->units[use->unit].gather;
+    const int64_t members = g->coded.members;
+
+    use->codes = emit_buffer(&b->e, BUF_FULL, "parameters in few bits", g->bytes);
+    const struct tensor codes = tensor_at(use->codes, g->own_codes, DTYPE_U8, 1, g->piece);
+    const struct tensor others = tensor_at(use->codes, g->own_others, b->opt->dt, 1, g->others);
+    b->e.stream = members > 1 ? STREAM_GATHER : STREAM_COMPUTE;
+    EMIT(&b->e, weight_encode, codes, others, shard, .codec = (int64_t)g->codec);
+    b->e.stream = STREAM_COMPUTE;
+    if (members > 1)
+        emit_all_gather_both(
+            &b->e, b->layout->units[use->unit].gather, tensor_at(use->codes, 0, DTYPE_U8, members, g->piece), codes,
+            tensor_at(use->codes, (size_t)(members * g->piece), b->opt->dt, members, g->others), others);
+}
+
 /* Emits the gathers of an execution. In a group of one the shard is the whole unit. */
 static void emit_gathers(struct builder *b, struct execution *x)
 {
@@ -332,6 +365,10 @@ static void emit_gathers(struct builder *b, struct execution *x)
         const enum channel channel = b->layout->units[use->unit].gather;
         const struct tensor shard = shard_of(b, use->unit);
         builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
+        if (b->units[use->unit].gather.codec != WEIGHTS_WHOLE) {
+            gather_in_few_bits(b, use, shard);
+            continue;
+        }
         if (c->n == 0) {
             use->full = emit_all_gather(&b->e, channel, BUF_FULL, "parameters", shard).buffer;
             continue;
@@ -622,11 +659,14 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
     if (mine && c->kind != CELL_F && plan->last_dgrad == NONE)
         pipeline_send(b, c, plan->place);
     for (int i = plan->from; i < plan->to; i++) {
-        const struct execution *x = &b->executions[i];
+        struct execution *const x = &b->executions[i];
         const enum unit_kind kind = kind_of(b, x->use[0].unit);
         for (; b->next_gather < b->n_executions && b->next_gather <= i + b->opt->prefetch; b->next_gather++)
             emit_gathers(b, &b->executions[b->next_gather]);
         join_runs(b, x);
+        for (int j = 0; j < EXECUTION_UNITS; j++)
+            if (x->use[j].gather && b->units[x->use[j].unit].gather.codec != WEIGHTS_WHOLE)
+                decode_gathered(b, x, &x->use[j]);
         if (mine && x->kind == CELL_F)
             forward(b, x);
         if (mine && (x->kind == CELL_I || x->kind == CELL_B) && (kind == UNIT_LAYER || kind == UNIT_NORM))
@@ -638,7 +678,8 @@ static void emit_cell(struct builder *b, const struct cell_plan *plan)
 
         for (int j = 0; j < EXECUTION_UNITS; j++) {
             const struct param_use *use = &x->use[j];
-            if (!use->release || unit_group_size(b, use->unit) == 1)
+            if (!use->release ||
+                (unit_group_size(b, use->unit) == 1 && b->units[use->unit].gather.codec == WEIGHTS_WHOLE))
                 continue;
             titan_assert(use->needed && use->source != NONE);
             const struct coded *const coded = &b->units[use->unit].coded;
@@ -739,6 +780,8 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
         coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
                    &unit->coded);
         unit->scaled = unit->coded.tensors | converters_scaled(b->opt->converters, b->model, u);
+        weight_gather_init(b->layout, u, b->opt->forward_only ? WEIGHTS_WHOLE : b->opt->gather_codec,
+                           dtype_bytes(b->opt->dt), &unit->gather);
         unit->parts = kind_of(b, u) == UNIT_EXPERTS ? b->expert_parts : 1;
         b->local[u] = unit_is_mine(b, u) ? (int)layers++ : NONE;
         if (!unit_adds_here(b, u))

@@ -20,6 +20,7 @@
 #define TITAN_WORKER_PLAN_BUILD_H
 
 #include "base/schedule.h"
+#include "base/weight_codes.h"
 #include "worker/model/block.h"
 #include "worker/program/program.h"
 #include "worker/program/state_types.h"
@@ -57,6 +58,7 @@ struct build_options {
     int loss_chunks;
     double expert_parallel_room, expert_capacity; /* as in struct block */
     bool round_robin;                             /* as in struct block */
+    enum weight_codec gather_codec;               /* of gathered weights (tensor/weight_gather.h) */
     const struct converters *converters;          /* NULL: none */
     const struct device_ops *ops;                 /* for sizes of work */
     struct device *dev;

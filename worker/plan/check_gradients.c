@@ -854,6 +854,25 @@ static titan_status step(struct gradients *g, const struct action *a)
         flow_of(g, &o[OPERAND_OF(float8_pack, others)])->packed = shard->unit;
         return TITAN_OK;
     }
+    case OP_WEIGHT_ENCODE: {
+        const struct operand *const read = &o[OPERAND_OF(weight_encode, shard)];
+        const struct buffer *shard = &c->p->buffers[read->buffer];
+        const int unit = shard->kind == BUF_SHARD ? shard->unit : flow_of(g, read)->packed;
+        if (unit == NONE)
+            return REFUSE(c, "makes codes of %s, which is no shard", buffer_kind_name(shard->kind));
+        flow_of(g, &o[OPERAND_OF(weight_encode, codes)])->packed = unit;
+        flow_of(g, &o[OPERAND_OF(weight_encode, others)])->packed = unit;
+        return TITAN_OK;
+    }
+    case OP_WEIGHT_DECODE: {
+        const struct buffer *full = &c->p->buffers[o[OPERAND_OF(weight_decode, full)].buffer];
+        const int codes = flow_of(g, &o[OPERAND_OF(weight_decode, codes)])->packed;
+        if (codes == NONE || codes != full->unit || full->kind != BUF_FULL ||
+            flow_of(g, &o[OPERAND_OF(weight_decode, others)])->packed != codes)
+            return REFUSE(c, "makes %s of unit %d of what are no codes of it", buffer_kind_name(full->kind),
+                          full->unit);
+        return TITAN_OK;
+    }
     case OP_SUM_TREE:
         return pass_on(g, &o[OPERAND_OF(sum_tree, sum)], &o[OPERAND_OF(sum_tree, slices)], 0);
     case OP_ACCUMULATE:

@@ -108,7 +108,7 @@ static int first_pack(const struct program *p, int gather)
 {
     int first = gather;
 
-    while (first > 0 && p->actions[first - 1].op == OP_FLOAT8_PACK &&
+    while (first > 0 && (p->actions[first - 1].op == OP_FLOAT8_PACK || p->actions[first - 1].op == OP_WEIGHT_ENCODE) &&
            reads_of(p, &p->actions[gather], &p->actions[first - 1]))
         first--;
     return first;
@@ -122,12 +122,15 @@ static int first_place(const struct program *p, int gather)
     bool external = true;
     int behind = NONE;
 
-    for (int i = pack; i < gather; i++) { /* the codes must come after the action that writes their scales */
-        const struct operand *const scales = &action_operands(p, &p->actions[i])[OPERAND_OF(float8_pack, scales)];
+    for (int i = pack; i < gather; i++) { /* codes come after what they are made of: scales, or a received shard */
+        const bool float8 = p->actions[i].op == OP_FLOAT8_PACK;
+        const int made_of = float8 ? OPERAND_OF(float8_pack, scales) : OPERAND_OF(weight_encode, shard);
+        const struct operand *const read = &action_operands(p, &p->actions[i])[made_of];
         int writer = 0;
-        while (writer < p->n_actions && !writes_to(p, &p->actions[writer], scales))
+        while (writer < gather &&
+               (!writes_to(p, &p->actions[writer], read) || buffer_is_external(p->buffers[read->buffer].kind)))
             writer++;
-        behind = writer < p->n_actions ? MAX(behind, writer) : behind;
+        behind = writer < gather ? MAX(behind, writer) : behind;
     }
     for (int k = OPERAND_OF(all_gather, in); k < a->n_operands; k += 2)
         external &= buffer_is_external(p->buffers[action_operands(p, a)[k].buffer].kind);

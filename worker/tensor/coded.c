@@ -38,7 +38,7 @@ static void place_runs(struct coded *c)
     c->bytes = c->own_others + (size_t)c->others * c->elem;
 }
 
-void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t elem, struct coded *ret)
+void coded_split(const struct layout *layout, int unit, uint64_t tensors, size_t elem, struct coded *ret)
 {
     const struct model_unit *const model = &layout->model->units[unit];
     const struct unit_layout *const u = &layout->units[unit];
@@ -51,7 +51,7 @@ void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t 
                           .shard = u->shard,
                           .padded = u->padded,
                           .elem = elem};
-    if (tensors == 0 || ret->members == 1 || __builtin_popcountll(tensors) > CODED_MAX) {
+    if (tensors == 0 || __builtin_popcountll(tensors) > CODED_MAX) {
         *ret = (struct coded){0};
         return;
     }
@@ -76,7 +76,12 @@ void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t 
             done = to + local[order[i]].rows * local[order[i]].cols;
     }
     place_runs(ret);
-    if ((size_t)ret->shard + (size_t)ret->others * ret->elem >= (size_t)ret->shard * ret->elem)
+}
+
+void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t elem, struct coded *ret)
+{
+    coded_split(layout, unit, tensors, elem, ret);
+    if (ret->members <= 1 || (size_t)ret->shard + (size_t)ret->others * ret->elem >= (size_t)ret->shard * ret->elem)
         *ret = (struct coded){0};
 }
 

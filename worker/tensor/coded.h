@@ -43,6 +43,9 @@ struct coded {
 /* tensors: bits as in struct coded; elem: bytes of the compute type. Returns no codes if codes save no bytes, or if the
  * group has one member and so gathers nothing. */
 void coded_init(const struct layout *layout, int unit, uint64_t tensors, size_t elem, struct coded *ret);
+/* As coded_init, also if codes save nothing or if the group has one member. No codes: the unit has no coded tensor, or
+ * more than CODED_MAX. */
+void coded_split(const struct layout *layout, int unit, uint64_t tensors, size_t elem, struct coded *ret);
 /* Place of a tensor's scale among the scales of its unit; -1: the tensor has no codes. tensor: counted from the unit's
  * first tensor. */
 int coded_place(const struct coded *coded, int tensor);

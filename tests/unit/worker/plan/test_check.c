@@ -438,6 +438,15 @@ static const struct mutation {
 /* --- the test ----------------------------------------------------------------------------------------------------- */
 
 static const struct programs_case broken_cases[] = {
+    {.pp = 1,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 1,
+     .tp = 1,
+     .microbatches = 4,
+     .dt = DTYPE_BF16,
+     .prefetch = 1,
+     .gather_codec = WEIGHTS_INT6},
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .dt = DTYPE_BF16, .prefetch = 1},
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .tensor_sums = true},
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .optimizer = "Muon"},
@@ -699,6 +708,7 @@ static struct programs_case case_of(int turn)
                                   .offload = turn % 7 == 0,
                                   .tensor_sums = turn % 5 == 1,
                                   .optimizer = turn % 4 == 1 ? "Muon" : NULL,
+                                  .gather_codec = (enum weight_codec)(turn / 7 % WEIGHT_CODECS),
                                   .tied = turn / 5 % 2,
                                   .modules = mesh < 16 && turn / 5 % 2 == 0 ? turn / 7 % 3 : 0};
 }
