@@ -13,7 +13,7 @@ HASH = r"cbf29ce484222325|0*100000001b3|811c9dc5|01000193|9e3779b97f4a7c15|bf584
        r"ff51afd7ed558ccd|c4ceb9fe1a85ec53"  # FNV-1a of 64 and 32 bits, splitmix64, MurmurHash3
 RULES = [  # what, pattern, files that have it
     ("a hash of its own; base/hash.h has them", re.compile(rf"\b0x(?:{HASH})[ul]*\b|\b(?:2166136261|16777619)[ul]*\b", re.I),
-     {"base/hash.h", "worker/device/cuda/sums.cu"}),
+     {"base/hash.h", "worker/device/cuda/kernel.cuh", "worker/device/cuda/sums.cu"}),
     ("an array that grows by itself; base/vec.h is for that", re.compile(r"\b(?:realloc|reallocarray)\("), {"base/vec.c", "base/buf.c"}),
 ]
 

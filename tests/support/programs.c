@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "worker/optim/update.h"
 #include "worker/plan/fuse.h"
 
 static const struct model_dims small = {.dim = 64,
@@ -61,12 +62,13 @@ void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
     snprintf(ret, room,
              "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d "
-             "modules%d%s%s%s%s%s%s%s%s%s%s",
+             "modules%d%s%s%s%s%s%s%s%s%s%s%s%s",
              c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
              c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
              c->rotate ? c->in_place ? " in place" : " rotate" : "", c->masked ? " masked" : "", c->ring ? " ring" : "",
              c->offload ? " offload" : "", c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "",
-             c->tied ? " tied" : "", c->tensor_sums ? " tensor sums " : " ", c->optimizer ? c->optimizer : "");
+             c->tied ? " tied" : "", c->tensor_sums ? " tensor sums " : " ", c->optimizer ? c->optimizer : "",
+             c->replicate ? " " : "", c->replicate ? c->replicate : "");
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
@@ -95,15 +97,16 @@ static titan_status open_layout(const struct programs_case *c, const struct mesh
         return TITAN_ENOMEM;
     for (int s = 0; s <= stages; s++)
         first[s] = layers * s / stages;
-    return layout_open(&(struct layout_options){.model = p->model,
-                                                .mesh = *mesh,
-                                                .stages = stages,
-                                                .v_order = p->schedule && p->schedule->v_order,
-                                                .first_layer = first,
-                                                .kinds = c->optimizer ? optimizer_kinds(&p->recipe) : adamw_kinds(),
-                                                .recipe = &p->recipe,
-                                                .canonical = c->canonical},
-                       &p->layout, err);
+    return layout_open(
+        &(struct layout_options){.model = p->model,
+                                 .mesh = *mesh,
+                                 .stages = stages,
+                                 .v_order = p->schedule && p->schedule->v_order,
+                                 .first_layer = first,
+                                 .kinds = c->optimizer || c->replicate ? optimizer_kinds(&p->recipe) : adamw_kinds(),
+                                 .recipe = &p->recipe,
+                                 .canonical = c->canonical},
+        &p->layout, err);
 }
 
 static titan_status open_all(const struct programs_case *c, struct programs *p, struct titan_error *err)
@@ -127,6 +130,11 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
         (void)snprintf(p->recipe.optimizer.name, sizeof p->recipe.optimizer.name, "%s", c->optimizer);
         TRY(recipe_set(&p->recipe, "optimizer.rest=AdamW", err));
     }
+    if (c->replicate) {
+        (void)snprintf(p->recipe.parallelism.replicate_method, sizeof p->recipe.parallelism.replicate_method, "%s",
+                       c->replicate);
+        p->recipe.parallelism.replicate_values = 4;
+    }
     TRY(open_layout(c, &mesh, p, err));
     const size_t layers = (size_t)model_all_layers(p->model);
     p->checkpointing = calloc(layers, sizeof *p->checkpointing);
@@ -149,6 +157,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .canonical = c->canonical,
                                         .offload = c->offload,
                                         .tensor_sums = c->tensor_sums,
+                                        .parts = parts_of_recipe(&p->recipe),
                                         .whole = c->optimizer ? &p->recipe : NULL,
                                         .gather_codec = c->gather_codec,
                                         .checkpointing = p->checkpointing,

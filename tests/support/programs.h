@@ -28,6 +28,7 @@ struct programs_case {
     bool canonical, masked, ring, offload, forward_only, fuse;
     bool rotate, in_place; /* parts of layers go round dp_shard */
     bool tensor_sums;      /* with a direction section */
+    const char *replicate; /* parallelism.replicate_method; NULL: none */
     const char *optimizer; /* of matrices, whose owners keep the state; NULL: AdamW */
     enum weight_codec gather_codec;
 };

@@ -8,9 +8,11 @@
 
 #include "worker/device/operations.h"
 
-/* A device defines how its functions are declared. */
+/* A device defines how its functions are declared, with hash_mix() and HASH_STEP where it cannot have base/hash.h. */
 #ifndef PARTS_INLINE
+#include "base/hash.h"
 #define PARTS_INLINE static inline
+#define PARTS_MIX hash_mix
 #endif
 
 PARTS_INLINE int64_t parts_value_bytes(const struct parts_shape *z)
@@ -36,13 +38,11 @@ PARTS_INLINE int64_t parts_numbers(const struct parts_shape *z, int64_t n)
 PARTS_INLINE int parts_place(const struct parts_shape *z, int64_t chunk, int i)
 {
     const int stride = PARTS_CHUNK / z->kept;
-    uint64_t h = z->word + UINT64_C(0x9E3779B97F4A7C15) * (uint64_t)((z->first + chunk) * z->kept + i + 1);
+    const uint64_t at = (uint64_t)((z->first + chunk) * z->kept + i + 1);
 
     if (z->method != PARTS_RANDOM)
         return i * stride + (int)(z->word % (uint64_t)stride);
-    h = (h ^ h >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    h = (h ^ h >> 27) * UINT64_C(0x94D049BB133111EB);
-    return i * stride + (int)((h ^ h >> 31) % (uint64_t)stride);
+    return i * stride + (int)(PARTS_MIX(z->word + HASH_STEP * at) % (uint64_t)stride);
 }
 
 /* sqrt(2/64) cos(pi m / 128): element (k, j) of the orthonormal DCT-II has m = (2j + 1) k mod 256 for k > 0, and is 1/8

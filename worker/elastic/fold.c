@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/progress.h"
 
-#define PIECE ((int64_t)1 << 18) /* elements that are gathered at a time */
+#define GATHERED ((int64_t)1 << 18) /* elements that are gathered at a time */
 
 titan_status fold_replicas(const struct train_state *state, const struct peer_ranks *replicas, float *ret,
                            struct titan_error *err)
@@ -17,7 +17,7 @@ titan_status fold_replicas(const struct train_state *state, const struct peer_ra
     int64_t most = 1;
 
     for (int u = 0; u < l->model->n_units; u++)
-        most = MAX(most, MIN(l->units[u].shard, PIECE));
+        most = MAX(most, MIN(l->units[u].shard, GATHERED));
     _cleanup_free_ float *all = malloc((size_t)(n * most) * sizeof *all);
     _cleanup_free_ float *own = malloc((size_t)most * sizeof *own);
     titan_assert(l->kinds.each && state->types.moment == DTYPE_F32);
@@ -29,8 +29,8 @@ titan_status fold_replicas(const struct train_state *state, const struct peer_ra
             continue;
         const char *const from =
             (const char *)state_unit(state, u) + state_types_bytes(state->types, unit->shard, layout_each_begin(l, u));
-        for (int64_t at = 0; at < unit->shard; at += PIECE) {
-            const int64_t count = MIN(PIECE, unit->shard - at);
+        for (int64_t at = 0; at < unit->shard; at += GATHERED) {
+            const int64_t count = MIN(GATHERED, unit->shard - at);
             const size_t bytes = (size_t)count * sizeof *own;
             progress_action();
             TRY(state->device->ops->copy(replicas->s, own, from + (size_t)at * sizeof *own, bytes));

@@ -11,8 +11,6 @@
 #include "worker/tensor/coded.h"
 #include "worker/tensor/tree.h"
 
-#define NORM_BLOCK 4096 /* elements that are summed at a time where the order of sums is not fixed */
-
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
 static titan_status no_memory(struct titan_error *err)
@@ -373,15 +371,6 @@ static titan_status balance_experts(const struct call *c, float *bias, float *ex
 
 /* --- the statistics ----------------------------------------------------------------------------------------------- */
 
-/* Adds the sum of x (n), or of its squares, to *out. */
-static titan_status add_sum(const struct call *c, double *out, const float *x, int64_t n, bool square)
-{
-    if (n == 0)
-        return TITAN_OK;
-    TRY(c->ops->block_sums(c->s, c->e->scratch, x, (size_t)n, NORM_BLOCK, square));
-    return c->ops->sum(c->s, out, true, c->e->scratch, (size_t)((n + NORM_BLOCK - 1) / NORM_BLOCK));
-}
-
 /* Place of a slot's number in an array [cp][microbatches] of the statistics. */
 static int64_t microbatch_place(const struct exec *e, int64_t slot)
 {
@@ -392,8 +381,8 @@ static titan_status sum_losses(const struct call *c, double *statistics, const f
 {
     if (c->e->at[AXIS_TP] != 0) /* only tp rank 0 adds, because all tp ranks have the same losses */
         return TITAN_OK;
-    return add_sum(c, statistics + c->e->p->statistics.losses + microbatch_place(c->e, c->a->microbatch), losses, n,
-                   false);
+    return exec_add_sum(c, statistics + c->e->p->statistics.losses + microbatch_place(c->e, c->a->microbatch), losses,
+                        n, false);
 }
 
 /* Sums the losses of all modules of multi-token prediction. */
@@ -401,8 +390,8 @@ static titan_status sum_mtp_losses(const struct call *c, double *statistics, con
 {
     if (c->e->at[AXIS_TP] != 0)
         return TITAN_OK;
-    return add_sum(c, statistics + c->e->p->statistics.mtp + microbatch_place(c->e, c->a->microbatch), losses, n,
-                   false);
+    return exec_add_sum(c, statistics + c->e->p->statistics.mtp + microbatch_place(c->e, c->a->microbatch), losses, n,
+                        false);
 }
 
 static titan_status sum_balance_losses(const struct call *c, double *statistics, const float *losses, int64_t n)
@@ -411,14 +400,14 @@ static titan_status sum_balance_losses(const struct call *c, double *statistics,
 
     if (e->at[AXIS_TP] != 0 || e->at[AXIS_CP] != 0) /* all tp and cp ranks have the same losses */
         return TITAN_OK;
-    return add_sum(c, statistics + e->p->statistics.balance + e->from + c->a->microbatch, losses, n, false);
+    return exec_add_sum(c, statistics + e->p->statistics.balance + e->from + c->a->microbatch, losses, n, false);
 }
 
 /* Sums the rstd that the norm of a unit's input computes. The sum tells whether the input was finite. The check costs
  * one number per token. */
 static titan_status check_input(const struct call *c, double *statistics, const float *rstd, int64_t n)
 {
-    return add_sum(c, statistics + c->e->p->statistics.checks + c->a->unit, rstd, n, false);
+    return exec_add_sum(c, statistics + c->e->p->statistics.checks + c->a->unit, rstd, n, false);
 }
 
 static titan_status sum_squares(const struct call *c, double *statistics, const float *gradient)
@@ -427,10 +416,13 @@ static titan_status sum_squares(const struct call *c, double *statistics, const 
     const struct layout *l = e->p->layout;
     const struct unit_layout *u = &l->units[c->a->unit];
     double *out = statistics + e->norms[c->a->unit];
-    const int64_t n = layout_counted(l, c->a->unit, e->opt.rank);
+    /* Each replica counts a gradient of its own. */
+    const int first = mesh_group_rank(&l->mesh, GROUP_REPLICATE, e->opt.rank) *
+                      (l->kinds.each ? mesh_group_stride(&l->mesh, GROUP_REPLICATE) : 0);
+    const int64_t n = layout_counted(l, c->a->unit, e->opt.rank - first);
 
     if (!e->p->canonical)
-        return add_sum(c, out, gradient, n, true);
+        return exec_add_sum(c, out, gradient, n, true);
     if (n == 0)
         return TITAN_OK;
     out += layout_unit_part(l, c->a->unit, e->opt.rank) * layout_unit_blocks(l, c->a->unit) +
@@ -460,7 +452,8 @@ static titan_status sum_statistics(const struct call *c, double *statistics)
     }
     const struct layout *l = e->p->layout;
     for (int u = 0; e->batch->masters && u < l->model->n_units; u++)
-        TRY(add_sum(c, statistics + r->masters + u, e->batch->masters[u], layout_counted(l, u, e->opt.rank), true));
+        TRY(exec_add_sum(c, statistics + r->masters + u, e->batch->masters[u], layout_counted(l, u, e->opt.rank),
+                         true));
     if (e->p->mesh.world == 1)
         return TITAN_OK;
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], statistics, (size_t)r->size, DTYPE_F64, c->s);

@@ -123,6 +123,15 @@ static inline struct call exec_call(struct exec *e, int index, struct titan_erro
 }
 /* Enqueues the action's operation on its stream. */
 titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
+#define NORM_BLOCK 4096 /* elements that are summed at a time where the order of sums is not fixed */
+/* Adds the sum of x (n), or of its squares, to *out. */
+static inline titan_status exec_add_sum(const struct call *c, double *out, const float *x, int64_t n, bool square)
+{
+    if (n == 0)
+        return TITAN_OK;
+    TRY(c->ops->block_sums(c->s, c->e->scratch, x, (size_t)n, NORM_BLOCK, square));
+    return c->ops->sum(c->s, out, true, c->e->scratch, (size_t)((n + NORM_BLOCK - 1) / NORM_BLOCK));
+}
 /* warmup.c: if there are peers, calls each distinct product and attention of the program once, on undefined arena
  * contents. A library loads a kernel at its first call and then waits for all work on the GPU. This work may include a
  * collective that waits for a peer, and the peer may wait for this rank. At the time of this call nothing is in
@@ -164,5 +173,10 @@ titan_status exec_adopt(const struct call *c, void *state, const float *next, in
 titan_status exec_encode_weights(const struct call *c, uint8_t *codes, char *others, const char *shard) TITAN_MUST_USE;
 titan_status exec_decode_weights(const struct call *c, char *full, const uint8_t *codes,
                                  const char *others) TITAN_MUST_USE;
+/* parts.c: directions of parts that replicas send each other. They enqueue; a skipped step has none of them. */
+titan_status exec_parts_extract(const struct call *c, double *sums, void *sent, float *gradient,
+                                const void *state) TITAN_MUST_USE;
+titan_status exec_parts_combine(const struct call *c, float *gradient, void *state,
+                                const void *received) TITAN_MUST_USE;
 
 #endif

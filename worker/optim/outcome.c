@@ -57,6 +57,8 @@ static void unit_norms(const struct step_statistics *r, const struct layout *l, 
                 ret[u] += tree_sum(sums + part * n, n);
         }
         sums += statistics_norms(r, l, u);
+        /* Replicas have gradients of their own: those of the tokens of all, and so the root of their mean square. */
+        ret[u] *= l->kinds.each ? mesh_group_size(&l->mesh, GROUP_REPLICATE) : 1;
     }
 }
 

@@ -11,10 +11,12 @@
 #include "worker/program/program.h"
 
 struct step_outcome {
-    double tokens;     /* counted tokens of the global batch */
-    double loss;       /* mean over these tokens */
-    double loss_max;   /* largest mean loss of a rank's own samples, over ranks that read different samples */
-    double grad_norm;  /* norm of the mean gradient, before clipping */
+    double tokens;   /* counted tokens of the global batch */
+    double loss;     /* mean over these tokens */
+    double loss_max; /* largest mean loss of a rank's own samples, over ranks that read different samples */
+    /* Norm of the mean gradient, before clipping. Where replicas send each other parts of their directions, each has a
+     * mean gradient of its own: root of the mean over replicas of their squared norms. */
+    double grad_norm;
     unsigned commands; /* bits that any rank was given */
     bool finite;       /* loss, norm and sums of tensors are finite */
     double expert_tokens_min, expert_tokens_max,

@@ -59,6 +59,21 @@ static struct update_args group_args(const struct recipe *r, int group, const st
     return a;
 }
 
+struct parts_shape parts_of_recipe(const struct recipe *recipe)
+{
+    static const char *const names[] = {"demo", "random", "striding", "full"};
+    struct parts_shape z = {.method = PARTS_DCT, .kept = (int)recipe->parallelism.replicate_values, .dt = DTYPE_F32};
+
+    for (int i = 0; i < (int)ARRAY_SIZE(names); i++)
+        if (strcmp(recipe->parallelism.replicate_method, names[i]) == 0)
+            z.method = (enum parts_method)i;
+    if (z.method == PARTS_ALL)
+        z.kept = PARTS_CHUNK;
+    if (strcmp(recipe->parallelism.replicate_dtype, "bfloat16") == 0)
+        z.dt = DTYPE_BF16;
+    return z;
+}
+
 struct update update_of_recipe(const struct recipe *recipe, const struct update_step *step)
 {
     const struct optimizer *const of[] = {optimizer_of_matrices(recipe), optimizer_of_rest(recipe)};
@@ -84,6 +99,12 @@ struct update update_of_recipe(const struct recipe *recipe, const struct update_
                                   .grad_scale = (float)(step->clip / step->tokens),
                                   .lr = u.args[PARAMS_MATRICES].lr,
                                   .moment = types.moment};
+    u.parts.scale = (float)(step->clip / step->tokens);
+    u.parts.beta = (float)recipe->parallelism.replicate_beta;
+    u.parts.sign = recipe->parallelism.replicate_sign;
+    u.parts.number = step->number;
+    for (int g = 0; g < PARAMS_GROUPS && kinds.each; g++) /* directions are as they are */
+        u.args[g].grad_scale = u.args[g].mean = u.args[g].clip = 1;
     u.alike = !kinds.each && of[0] == of[1] && u.args[0].lr == u.args[1].lr &&
               u.args[0].weight_decay == u.args[1].weight_decay;
     return u;

@@ -21,6 +21,13 @@ struct update {
     bool alike;                             /* both groups have the same arithmetic and kinds */
     uint64_t seed;                          /* seed of the rounding */
     struct whole_step whole;                /* for matrices that are updated whole */
+    /* Where replicas send each other parts of their directions: the gradient that the update takes is the direction of
+     * all parts, and these are the numbers of what comes before. */
+    struct {
+        float scale, beta; /* of a replica's sum of gradients, still to be multiplied by the number of replicas */
+        bool sign;
+        uint64_t number;
+    } parts;
 };
 
 /* The elements that an update changes: a rank's range of a unit, n elements. */
@@ -42,6 +49,8 @@ struct update_step {
     double tokens;   /* the summed gradient is divided by them */
     double clip;     /* and multiplied by this */
 };
+/* What replicas send each other, by parallelism.replicate_method. */
+struct parts_shape parts_of_recipe(const struct recipe *recipe);
 struct update update_of_recipe(const struct recipe *recipe, const struct update_step *step);
 /* Enqueues: adds to sums (device, one for each tensor of the model) what this rank counts of the range's tensors. Each
  * element is counted by one rank. */

@@ -973,7 +973,8 @@ static titan_status build(struct builder *b, struct titan_error *err)
         b->owned = emit_buffer(&b->e, b->opt->offload ? BUF_OWNED_HOST : BUF_OWNED, "owned state", owned);
     }
     statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
-    const bool directs = (b->opt->tensor_sums || b->layout->owners) && !b->opt->forward_only;
+    const bool directs =
+        (b->opt->tensor_sums || b->layout->owners || layout_replicas_differ(b->layout)) && !b->opt->forward_only;
     b->e.p->statistics.sums = directs ? b->model->n_tensors : 0;
     builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
     const int64_t numbers = b->e.p->statistics.size;
@@ -1016,6 +1017,7 @@ titan_status program_build(const struct build_options *options, int rank, struct
 
     titan_assert(o->microbatches > 0 && o->b > 0 && o->t > 0);
     titan_assert(o->forward_only || o->checkpointing);
+    titan_assert(!layout_replicas_differ(o->layout) || o->forward_only || (!o->canonical && !o->offload));
     b.pp_rank = pp_rank_of(o, rank);
     b.batch_rank = mesh_batch_rank(mesh, rank);
     share_of(o, b.batch_rank, &b.from, &b.share);

@@ -72,6 +72,7 @@ struct build_options {
     int keep_products;                       /* for CHECKPOINT_OPS; 0: 2 */
     bool split_gate_up;         /* gate and up are separate products, as in a model with a CHECKPOINT_OPS layer */
     bool tensor_sums;           /* a direction section sums over whole tensors (optimizer_needs_sums) */
+    struct parts_shape parts;   /* layout_replicas_differ(): what they send each other; method, kept and dt */
     const struct recipe *whole; /* layout->owners: its method makes the directions (optim/whole_matrix.h); borrowed */
     bool update_together;       /* one OPTIMISE updates several units where no action waits for a single unit */
     bool forward_only; /* losses alone, for an evaluation; checkpointing is not read, and canonical only for the order

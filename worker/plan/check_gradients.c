@@ -23,12 +23,14 @@ struct flow {
     uint64_t *held; /* bits of microbatches (bit_of); NULL: none */
     int part;       /* rank (among the ranks that share experts) whose tokens gave the gradients; MANY: several */
     unsigned done;
-    bool passed;  /* has gone to another buffer, or to the norm: nothing is added to it any more */
-    int state_of; /* unit of whose state the buffer is a copy; NONE: no copy of a state */
-    bool owned;   /* the buffer is a copy of the state of owned matrices */
-    bool updated; /* the buffer is a copy of a state, and is updated */
-    int packed;   /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
-    bool heads;   /* the buffer holds the head's part of a tied matrix, from another pp rank */
+    bool passed;   /* has gone to another buffer, or to the norm: nothing is added to it any more */
+    int state_of;  /* unit of whose state the buffer is a copy; NONE: no copy of a state */
+    bool owned;    /* the buffer is a copy of the state of owned matrices */
+    bool updated;  /* the buffer is a copy of a state, and is updated */
+    int packed;    /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
+    int parts;     /* unit of whose direction the buffer holds parts; NONE: no parts */
+    bool gathered; /* of all replicas */
+    bool heads;    /* the buffer holds the head's part of a tied matrix, from another pp rank */
     /* A unit that rotates: number of ranks from which the gradient has come here, and bits of the unit's tensors to
      * which this rank has added since. */
     int turns;
@@ -40,8 +42,9 @@ struct flow {
 struct unit_progress {
     int normed; /* buffer that NORM read, or that was sent to the rank with the unit; NONE: no buffer yet */
     bool fetched, summed, optimised, returned;
-    bool sent, directed;    /* to the owners of its matrices, and back */
-    bool counted, balanced; /* loads of experts */
+    bool sent, directed;                /* to the owners of its matrices, and back */
+    bool extracted, gathered, combined; /* parts that replicas send each other */
+    bool counted, balanced;             /* loads of experts */
 };
 
 struct gradients {
@@ -56,6 +59,9 @@ struct gradients {
         int values, masters, cut_parts, next; /* buffers of owned matrices; NONE: not yet */
         bool fetched, whole, adopted, returned;
     } owned;
+    struct {
+        int64_t method, kept, values; /* of all units; kept 0: not yet */
+    } parts;
     bool table_moved; /* the embedding's shard has been sent to the rank of a tied head, or received there */
 };
 
@@ -403,13 +409,23 @@ static titan_status collective(const struct gradients *g, const struct action *a
 /* --- gathers and copies of the state ------------------------------------------------------------------------------ */
 
 /* A unit's parameters are gathered on its own channel, from its own shard or from codes of the shard. */
-static titan_status gather(const struct gradients *g, const struct action *a, const struct operand *o)
+static titan_status gather(struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
 
     for (int k = 0; k + 1 < a->n_operands; k += 2) {
         const struct buffer *out = &c->p->buffers[o[k].buffer], *in = &c->p->buffers[o[k + 1].buffer];
-        const int unit = in->kind == BUF_SHARD ? in->unit : flow_of(g, &o[k + 1])->packed;
+        const struct flow *const from = flow_of(g, &o[k + 1]);
+        const int unit = in->kind == BUF_SHARD ? in->unit : from->packed;
+        if (from->parts != NONE) { /* of a direction */
+            if (a->channel != CHANNEL_REPLICATE || from->gathered || g->units[from->parts].gathered)
+                return REFUSE(c, "gathers the parts of unit %d a second time, or not over replicas", from->parts);
+            TRY(check_whole(g, &o[k]));
+            TRY(check_whole(g, &o[k + 1]));
+            flow_of(g, &o[k])->parts = from->parts;
+            flow_of(g, &o[k])->gathered = g->units[from->parts].gathered = true;
+            continue;
+        }
         if (unit == NONE && out->kind != BUF_FULL)
             continue;
         if (unit == NONE || out->kind != BUF_FULL || unit != out->unit ||
@@ -469,7 +485,7 @@ static unsigned must_be_done(const struct gradients *g, int unit)
         done |= DONE_TP;
     if (mesh_group_size(&l->mesh, u->group) > 1)
         done |= DONE_REDUCE;
-    if (mesh_group_size(&l->mesh, GROUP_REPLICATE) > 1)
+    if (mesh_group_size(&l->mesh, GROUP_REPLICATE) > 1 && !layout_replicas_differ(l))
         done |= DONE_REPLICATE;
     return done;
 }
@@ -491,6 +507,8 @@ static titan_status check_complete(const struct gradients *g, const struct flow 
     if (c->p->share > 0 && (f->done & want) != want)
         return REFUSE(c, "the gradient it reads has been reduced over %s, it must be over %s", done_names(f->done),
                       done_names(want));
+    if (layout_replicas_differ(c->p->layout) && f->done & DONE_REPLICATE)
+        return REFUSE(c, "the gradient it reads is of all replicas, which send each other parts of their own");
     return TITAN_OK;
 }
 
@@ -549,6 +567,49 @@ static titan_status tensor_sums(struct gradients *g, const struct operand *o)
     g->units[unit].summed = g->summed = true;
     g->units[unit].fetched = false; /* the update fetches it again */
     return TITAN_OK;
+}
+
+/* Takes parts out of a unit's own gradient before the commit point. Behind it the residual becomes what is left, and
+ * the gradient becomes the direction of all replicas' parts. Both once. */
+static titan_status parts(struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const bool takes = a->op == OP_PARTS_EXTRACT;
+    const struct operand *const gradient =
+        &o[takes ? OPERAND_OF(parts_extract, gradient) : OPERAND_OF(parts_combine, gradient)];
+    const struct operand *const state = &o[takes ? OPERAND_OF(parts_extract, state) : OPERAND_OF(parts_combine, state)];
+    const struct buffer *const b = &c->p->buffers[state->buffer];
+    const int unit = b->kind == BUF_STATE ? b->unit : NONE;
+
+    if (!layout_replicas_differ(c->p->layout) || !g->decided || g->committed == takes)
+        return REFUSE(c, "comes %s the commit point, or replicas have no residuals", takes ? "behind" : "before");
+    if (unit < 0 || (takes ? g->units[unit].extracted : g->units[unit].combined))
+        return REFUSE(c, "is of unit %d %s", unit, unit < 0 ? "without its state" : "a second time");
+    if (g->units[unit].normed != gradient->buffer)
+        return REFUSE(c, "takes buffer #%d, the norm is that of #%d", gradient->buffer, g->units[unit].normed);
+    const struct op_params *const q = action_params(c->p, a);
+    const int64_t method = takes ? q->parts_extract.method : q->parts_combine.method;
+    const int64_t kept = takes ? q->parts_extract.kept : q->parts_combine.kept;
+    const int64_t values = takes ? q->parts_extract.values : q->parts_combine.values;
+    if (g->parts.kept == 0) {
+        g->parts.method = method;
+        g->parts.kept = kept;
+        g->parts.values = values;
+    }
+    if (kept <= 0 || g->parts.method != method || g->parts.kept != kept || g->parts.values != values)
+        return REFUSE(c, "takes other parts of unit %d than of others", unit);
+    TRY(check_whole(g, gradient));
+    if (takes) {
+        flow_of(g, &o[OPERAND_OF(parts_extract, sent)])->parts = unit;
+        g->units[unit].extracted = true;
+        return check_whole(g, &o[OPERAND_OF(parts_extract, sent)]);
+    }
+    const struct operand *const received = &o[OPERAND_OF(parts_combine, received)];
+    const struct flow *const f = flow_of(g, received);
+    if (f->parts != unit || f->gathered != g->units[unit].gathered)
+        return REFUSE(c, "makes unit %d's direction of parts of unit %d, or of this replica alone", unit, f->parts);
+    g->units[unit].combined = true;
+    return check_whole(g, received);
 }
 
 static bool has_matrices(const struct gradients *g, int unit)
@@ -650,7 +711,9 @@ static titan_status commit(struct gradients *g)
 
     if (!g->decided || g->committed || c->p->statistics.sums == 0)
         return REFUSE(c, "%s", g->committed ? "a second commit" : "comes without a decision, or has nothing to sum");
-    if (!g->summed && !c->p->layout->owners)
+    const bool differ = layout_replicas_differ(c->p->layout);
+    const bool several = mesh_group_size(&c->p->mesh, GROUP_REPLICATE) > 1;
+    if (!g->summed && !c->p->layout->owners && !differ)
         return REFUSE(c, "nothing is summed");
     for (int u = 0; u < c->model->n_units; u++) {
         if (c->p->layout->units[u].pp_rank != c->p->pp_rank)
@@ -659,6 +722,8 @@ static titan_status commit(struct gradients *g)
             return REFUSE(c, "the tensors of unit %d are not summed", u);
         if (has_matrices(g, u) && !g->units[u].directed)
             return REFUSE(c, "the owners' directions of unit %d are not back", u);
+        if (differ && (!g->units[u].extracted || (several && !g->units[u].gathered)))
+            return REFUSE(c, "replicas have not sent each other parts of unit %d", u);
     }
     g->committed = true;
     return TITAN_OK;
@@ -680,6 +745,8 @@ static titan_status optimise(const struct gradients *g, const struct action *a, 
             return REFUSE(c, "a second update of unit %d", unit);
         if (c->p->buffers[shard->buffer].unit != unit)
             return REFUSE(c, "the state is unit %d's, the shard unit %d's", unit, c->p->buffers[shard->buffer].unit);
+        if (layout_replicas_differ(c->p->layout) && !g->units[unit].combined)
+            return REFUSE(c, "updates unit %d before the direction of all replicas' parts", unit);
         if (g->units[unit].normed != gradient->buffer)
             return REFUSE(c, "updates with buffer #%d, the norm is that of #%d", gradient->buffer,
                           g->units[unit].normed);
@@ -834,6 +901,9 @@ static titan_status step(struct gradients *g, const struct action *a)
         return owners(g, a, o);
     case OP_ADOPT:
         return adopt(g, o);
+    case OP_PARTS_EXTRACT:
+    case OP_PARTS_COMBINE:
+        return parts(g, a, o);
     case OP_OPTIMISE:
         return optimise(g, a, o);
     case OP_ROUTE:
@@ -925,7 +995,7 @@ titan_status check_gradients(struct checker *c)
     if (!g.flows || !g.units || !g.given)
         return checker_no_memory(c);
     for (int i = 0; i < p->n_buffers; i++)
-        g.flows[i].unit = g.flows[i].state_of = g.flows[i].packed = NONE;
+        g.flows[i].unit = g.flows[i].state_of = g.flows[i].packed = g.flows[i].parts = NONE;
     for (int u = 0; u < c->model->n_units; u++)
         g.units[u].normed = NONE;
     g.owned.values = g.owned.masters = g.owned.cut_parts = g.owned.next = NONE;

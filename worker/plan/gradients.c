@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/vec.h"
+#include "worker/device/parts.h"
 #include "worker/optim/whole_matrix.h"
 #include "worker/plan/builder.h"
 
@@ -248,6 +249,13 @@ static void exchange_subtrees(struct builder *b, int unit)
 
 /* --- where a unit's gradient is whole ----------------------------------------------------------------------------- */
 
+/* Replicas sum a unit's gradient, unless they send each other parts of their directions later. */
+static void sum_replicas(struct builder *b, int unit)
+{
+    if (!layout_replicas_differ(b->layout))
+        emit_all_reduce(&b->e, CHANNEL_REPLICATE, b->units[unit].reduced);
+}
+
 void gradients_close(struct builder *b, int unit, int slot, bool last)
 {
     const struct unit_layout *const layout = &b->layout->units[unit];
@@ -261,7 +269,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
             const struct tensor gradient = gradient_or_zeros(b, unit, 0);
             sum_whole_tensors(b, unit, gradient);
             u->reduced = emit_reduce_scatter(&b->e, layout->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
-            emit_all_reduce(&b->e, CHANNEL_REPLICATE, u->reduced);
+            sum_replicas(b, unit);
         }
         break;
     case SUM_MICROBATCH: {
@@ -279,7 +287,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
             b->e.stream = STREAM_COMPUTE;
         }
         if (last)
-            emit_all_reduce(&b->e, CHANNEL_REPLICATE, u->reduced);
+            sum_replicas(b, unit);
         break;
     }
     case SUM_CANONICAL:
@@ -432,6 +440,22 @@ static struct owned direct_matrices(struct builder *b, struct tensor sums)
     return (struct owned){state, next};
 }
 
+/* Takes out of a unit's gradient and residual what its replicas get, and gathers theirs. */
+static void extract_parts(struct builder *b, int unit, struct tensor sums)
+{
+    const struct parts_shape *const z = &b->opt->parts;
+    struct unit_state *const u = &b->units[unit];
+
+    builder_stamp(b, PHASE_UPDATE, unit, NONE, NONE);
+    const struct tensor sent =
+        emit_tensor(&b->e, BUF_EXCHANGE, "parts to send", DTYPE_U8, 1, parts_bytes(z, b->layout->units[unit].shard));
+    builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE); /* the sums are of all units */
+    EMIT(&b->e, parts_extract, sums, sent, u->reduced, state_of(b, unit, u->state), .method = z->method,
+         .kept = z->kept, .values = z->dt);
+    builder_stamp(b, PHASE_UPDATE, unit, NONE, NONE);
+    u->received = emit_all_gather(&b->e, CHANNEL_REPLICATE, BUF_EXCHANGE, "parts of all replicas", sent);
+}
+
 /* The direction section: work between the decision and the update that needs both the decision and peers. It writes
  * scratch memory alone. */
 static struct owned direct(struct builder *b)
@@ -447,6 +471,8 @@ static struct owned direct(struct builder *b)
         builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE); /* the state's buffer names the unit */
         EMIT(&b->e, tensor_sums, sums, state, b->units[u].reduced);
     }
+    for (int u = next_unit(b, NONE); layout_replicas_differ(b->layout) && u < b->model->n_units; u = next_unit(b, u))
+        extract_parts(b, u, sums);
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, commit, sums);
     return owned;
@@ -491,6 +517,13 @@ void gradients_update(struct builder *b)
     struct owned owned = {TENSOR_NONE, TENSOR_NONE};
     if (b->e.p->statistics.sums > 0)
         owned = direct(b);
+
+    for (int u = next_unit(b, NONE); layout_replicas_differ(b->layout) && u < units; u = next_unit(b, u)) {
+        const struct parts_shape *const z = &b->opt->parts;
+        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+        EMIT(&b->e, parts_combine, b->units[u].reduced, state_of(b, u, b->units[u].state), b->units[u].received,
+             .method = z->method, .kept = z->kept, .values = z->dt);
+    }
 
     struct tensor staged = TENSOR_NONE;
     struct updates updates = {0};

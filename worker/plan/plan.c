@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/hash.h"
+#include "worker/optim/update.h"
 #include "worker/plan/budget.h"
 #include "worker/plan/check.h"
 #include "worker/plan/fuse.h"
@@ -118,6 +119,7 @@ static void set_build_options(struct plan *plan)
                                          .dt = plan->opt.dt,
                                          .types = state_types_of_recipe(r, plan->opt.dt),
                                          .tensor_sums = optimizer_needs_sums(r),
+                                         .parts = parts_of_recipe(r),
                                          .whole = plan->layout->owners ? r : NULL,
                                          .b = rows,
                                          .t = r->training.seq_len,

@@ -323,7 +323,8 @@ titan_status program_finals(const struct program *p, struct final **ret, int *re
         free(finals);
         return titan_fail(err, TITAN_ENOMEM, "final gradients: out of memory");
     }
-    for (int i = 0; i < p->n_actions; i++) {
+    /* Behind the commit point, what was a gradient is only changed by the update. */
+    for (int i = 0; i < p->n_actions && (i == 0 || p->actions[i - 1].op != OP_COMMIT); i++) {
         const struct action *a = &p->actions[i];
         const struct operand *o = action_operands(p, a);
         if (a->op == OP_NORM)

@@ -155,6 +155,11 @@ titan_status layout_specs(const struct layout *layout, struct tensor_spec **ret,
 /* Is a spec a parameter's kind of state? Is it a layer's biases? */
 bool layout_spec_is_kept(const struct layout *layout, int spec);
 bool layout_spec_is_bias(const struct layout *layout, int spec);
+/* Has each replica a value of its own of some kind of state? */
+static inline bool layout_replicas_differ(const struct layout *layout)
+{
+    return layout->kinds.each != 0;
+}
 /* Is it the kind of state of which each replica has a value of its own? */
 bool layout_spec_is_each(const struct layout *layout, int spec);
 /* Place of a slice of that kind among the elements of the kind, which are in the order of the masters: layout_total

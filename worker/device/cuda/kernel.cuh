@@ -82,6 +82,15 @@ __host__ __device__ static inline void num_store(bf16 *x, float value)
 #endif
 }
 
+/* hash_mix() and HASH_STEP of base/hash.h. */
+#define HASH_STEP UINT64_C(0x9e3779b97f4a7c15)
+__host__ __device__ static inline uint64_t mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
 /* Reads element i of a tensor whose type is known only at run time. */
 __host__ __device__ static inline float any_load(const void *x, int64_t i, bool is_bf16)
 {

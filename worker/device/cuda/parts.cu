@@ -4,6 +4,7 @@
 #include "worker/device/cuda/kernel.cuh"
 
 #define PARTS_INLINE __host__ __device__ static inline
+#define PARTS_MIX mix
 #include "worker/device/parts.h"
 
 enum { WARPS = THREADS / WARP };

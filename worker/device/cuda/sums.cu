@@ -44,17 +44,10 @@ int cuda_sum(void *stream, double *out, bool add, const double *x, size_t n)
     return LAUNCH(sum_all, 1, SUM_THREADS, 0, stream, out, add, x, n);
 }
 
-/* hash_mix() and hash_element() of base/hash.h. */
-__device__ static inline uint64_t mix(uint64_t z)
-{
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
+/* hash_element() of base/hash.h. */
 __device__ static inline uint64_t element(uint64_t key, int64_t place, uint32_t bits)
 {
-    uint64_t z = (key + (uint64_t)place * UINT64_C(0x9e3779b97f4a7c15)) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
+    uint64_t z = (key + (uint64_t)place * HASH_STEP) ^ (bits * UINT64_C(0xd6e8feb86659fd93));
     z = (z ^ z >> 32) * UINT64_C(0xbf58476d1ce4e5b9);
     return z ^ z >> 29;
 }

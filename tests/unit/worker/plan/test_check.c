@@ -339,7 +339,8 @@ static bool cross_commit(struct program *p, int i)
     const int commit = find_op(p, OP_COMMIT);
     const enum op op = (enum op)p->actions[i].op;
 
-    if (commit < 0 || (op != OP_OPTIMISE && op != OP_TENSOR_SUMS && op != OP_BALANCE && !op_is_collective(op)))
+    if (commit < 0 || (op != OP_OPTIMISE && op != OP_TENSOR_SUMS && op != OP_BALANCE && op != OP_PARTS_EXTRACT &&
+                       op != OP_PARTS_COMBINE && !op_is_collective(op)))
         return false;
     if (i == commit || i < commit)
         move_action(p, i, i == commit ? p->n_actions - 1 : commit);
@@ -450,6 +451,15 @@ static const struct programs_case broken_cases[] = {
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .dt = DTYPE_BF16, .prefetch = 1},
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .tensor_sums = true},
     {.pp = 1, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 4, .optimizer = "Muon"},
+    {.pp = 1, .dp_replicate = 3, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 12, .replicate = "demo"},
+    {.pp = 2,
+     .dp_replicate = 2,
+     .dp_shard = 1,
+     .cp = 1,
+     .tp = 2,
+     .microbatches = 6,
+     .tied = true,
+     .replicate = "random"},
     {.pp = 2,
      .dp_replicate = 1,
      .dp_shard = 2,
@@ -721,6 +731,9 @@ static void test_programs_pass(void **state)
     for (int i = 0; i < turns; i++) {
         const int turn = turns == all ? i : draw(all);
         struct programs_case c = case_of(turn);
+        static const char *const replicate[] = {"demo", "random", "striding", "full"};
+        if (turn % 3 == 1 && !c.canonical && !c.offload && !c.optimizer && !c.tensor_sums)
+            c.replicate = replicate[turn / 3 % 4];
         expect_sound(&c);
         c.forward_only = true;
         if (turn % 3 == 0)
@@ -749,6 +762,29 @@ static void test_an_evaluation_changes_nothing(void **state)
     programs_close(&p);
 }
 
+/* Replicas with residuals must not sum gradients, too. */
+static void test_parts_of_a_sum(void **state)
+{
+    const struct programs_case c = {.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1, .microbatches = 2};
+    struct programs p;
+    struct titan_error err = {0};
+
+    (void)state;
+    assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
+    p.layout->kinds.each = 2;
+    assert_int_equal(program_check(p.classes[0], 0, &err), TITAN_EBUG);
+    assert_non_null(strstr(err.msg, "is of all replicas, which send each other parts of their own"));
+    programs_close(&p);
+    struct programs_case apart = c;
+    apart.replicate = "demo";
+    assert_int_equal(programs_open(&apart, &p, &err), TITAN_OK);
+    p.layout->kinds.each = 0;
+    assert_int_equal(program_check(p.classes[0], 0, &err), TITAN_EBUG);
+    if (!strstr(err.msg, "it must be over replicas"))
+        fail_msg("%s", err.msg);
+    programs_close(&p);
+}
+
 static void test_too_little_memory(void **state)
 {
     const struct programs_case c = {
@@ -772,10 +808,8 @@ static void test_too_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_programs_pass),
-        longer(test_broken_programs_are_found),
-        quick(test_an_evaluation_changes_nothing),
-        quick(test_too_little_memory),
+        longer(test_programs_pass), longer(test_broken_programs_are_found), quick(test_an_evaluation_changes_nothing),
+        quick(test_parts_of_a_sum), quick(test_too_little_memory),
     };
 
     drawn = seeded_seed(0);
