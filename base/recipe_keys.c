@@ -217,12 +217,14 @@ const struct setting recipe_keys[] = {
     TRAIT("mtp_loss_scale", KEY_REAL, mtp_loss_scale, "Factor of the mean of the modules' losses, which is added to "
           "the loss; each is divided by the tokens that count for the loss itself. 0: 0.3."),
 
-    KEY(float8, recipe_name, STRING, .choices = "tensorwise|rowwise|rowwise_with_gw_hp", .initial = "\"tensorwise\"",
+    KEY(float8, recipe_name, STRING, .choices = "tensorwise|rowwise|rowwise_with_gw_hp|scalify", .initial = "\"tensorwise\"",
         .theirs = "none", .flags = KEY_NUMBERS, .doc =
         "Scales, each from the operand at hand. \"tensorwise\": one for an operand; gradients of outputs are e5m2, "
         "the rest e4m3. \"rowwise\": one for each row or column along which is summed, powers of two, all e4m3. "
         "\"rowwise_with_gw_hp\": the same, with a scale for the whole weight in the input gradient, and the weight "
-        "gradient in the compute type."),
+        "gradient in the compute type. \"scalify\": as tensorwise, with static scales, powers of two that follow from "
+        "the model (docs/methods.md): no pass looks for the largest magnitudes of activations and gradients; weights' "
+        "scales are new in each step."),
     KEY(float8, filter_fqns, LIST, .choices = "*", .initial = "[]", .flags = KEY_NUMBERS, .doc =
         "Layers that are left out: those with one of these texts in their names (\"attention.wk\"). "
         "\"auto_filter_small_kn\": those too small to gain. Head, embedding and router always are, and layers with a "
@@ -230,7 +232,7 @@ const struct setting recipe_keys[] = {
 
     KEY(float8, enable_fsdp_float8_all_gather, BOOL, .initial = "false", .doc =
         "FSDP gathers weights that compute in float8 as codes of eight bits, half the bytes of bfloat16, to the same "
-        "numbers. One scale a weight: recipe_name = \"tensorwise\" only."),
+        "numbers. One scale a weight: recipe_name = \"tensorwise\" or \"scalify\" only."),
 
     KEY(mx, recipe_name, STRING, .choices = "mxfp8_cublas", .later = "*", .initial = "\"mxfp8_cublas\"",
         .flags = KEY_NUMBERS, .doc =

@@ -540,9 +540,11 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
             "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is "
             "in one of them");
     /* A code with a scale per row or column fits only one of a weight's two products. */
-    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(recipe, "tensorwise") != 0)
+    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(recipe, "tensorwise") != 0 &&
+        strcmp(recipe, "scalify") != 0)
         return titan_fail(err, TITAN_EINVAL,
-                          "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\", not \"%s\"",
+                          "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\" or "
+                          "\"scalify\", not \"%s\"",
                           recipe);
     /* torchao has measured no bounds for this recipe. */
     if (r->model.float8 && strcmp(recipe, "rowwise_with_gw_hp") == 0 &&

@@ -16,6 +16,9 @@ check "modules of multi-token prediction on 2 emulated GPU ranks give the CPU's 
 stable=$(set_keys optimizer.name=StableAdamW optimizer.stable_adamw.threshold=0.5)
 train cpu-stable 1 cpu $stable && train cuda-stable 2 cuda $stable
 check "StableAdamW on 2 emulated GPU ranks gives the CPU's losses" same_losses 1e-5 cpu-stable cuda-stable
+static=$(set_keys model.float8=true float8.recipe_name=scalify float8.enable_fsdp_float8_all_gather=true)
+train cpu-static 1 cpu $static && train cuda-static 2 cuda $static
+check "float8 with static scales on 2 emulated GPU ranks gives the CPU's losses" same_losses 1e-4 cpu-static cuda-static
 # MXFP8: a sum of a few tokens is no multiple of a block. Older cards refuse it.
 mx=$(set_keys model.converters=quantize.linear.mx model.n_layers=2 training.seq_len=50 training.local_batch_size=1 training.global_batch_size=2)
 train cpu-mx 1 cpu $mx && TITAN_FAKE_MAJOR=10 train cuda-mx 1 cuda $mx

@@ -262,7 +262,7 @@ def canonical():
         yield Case(f"{fixed} {mesh}", exact=fixed)
     groups = "deepseek experts=8 top_k=3 groups=4 limited=2 canonical=true"
     yield Case(f"{groups} dps4 ep4", exact=groups)
-    for scales in ("tensorwise", "rowwise", "rowwise_with_gw_hp", None):
+    for scales in ("tensorwise", "rowwise", "rowwise_with_gw_hp", "scalify", None):
         words = f"float8=true scales={scales} canonical=true" if scales else "mxfp8=true canonical=true"
         for degrees in ("dps2", "dps3", "dpr2 dps2 ac=full"):
             yield Case(f"{words} {degrees}", exact=words)
@@ -271,6 +271,10 @@ def canonical():
         for degrees in ("dps2", "dps3 ac=full", "dps2 reshard=never", "dps4 bucketing=greedy reorder=true", "dpr2 dps2"):
             yield Case(f"{words} codes=true {degrees}", exact=words)
     yield Case("pp2 float8=true canonical=true codes=true dps2", exact="pp2 float8=true canonical=true")
+    for family in ("", "deepseek"):  # static scales are those of whole matrices, and the same in a pipeline
+        words = f"{family} float8=true scales=scalify canonical=true"
+        yield from (Case(f"{words} {degrees}", exact=words) for degrees in ("codes=true dps3 ac=full", "pp2 dps2", "pp4 codes=true dps2"))
+    yield Case("tp2 float8=true scales=scalify canonical=true codes=true dps2", exact="tp2 float8=true scales=scalify canonical=true")
     for degrees in ("dps3", "dps5", "dpr3", "dpr3 dps2 batch=11", "dps3 ac=full", "dps3 reshard=never bucketing=greedy",
                     "dps8"):
         batch = " batch=11" if "batch" in degrees else ""

@@ -18,7 +18,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", "build"))
 BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8")
+RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "scalify", "mxfp8")
 BOUND = 0.005
 
 

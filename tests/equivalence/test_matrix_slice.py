@@ -8,6 +8,7 @@ CASES = ["moe-oss cp2 tp2 ep2 ac=selective:op", "cp2 rotate=ring", "pp2 dps2 tp2
          "deepseek dps2 tp2 ep2 ac=full experts=8 top_k=3 groups=4 limited=2 nope=13 value_dim=11 rope=yarn original=8",
          "qwen dps2 cp2 tp2 chunks=3", "qwen pp4 dps2 layers=6 schedule=Interleaved1F1B bucketing=greedy", "biased pp2 tp2 ac=selective:op", "gemma dps2 cp2 rotate=ring", "olmo dps2 tp2", "pp2 batch=7 schedule=InterleavedZeroBubble ac=memory_budget:0.4"]
 SAME_BITS = [("float8=true canonical=true codes=true dps3", "float8=true canonical=true"),
+             ("float8=true scales=scalify canonical=true codes=true dps3", "float8=true scales=scalify canonical=true"),
              ("moe canonical=true batch=12 dps4 ep2", "moe canonical=true batch=12"),
              ("moe-oss canonical=true batch=12 dps4 ep2", "moe-oss canonical=true batch=12"),
              ("moe dps2 ep2 ac=selective:op:1 fuse=false", "moe dps2 ep2 ac=selective:op:1")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make methods` trains: one small model, and a row for each optimizer. A new optimizer is a row here."""
+"""What `make methods` trains: one small model, and a row for each optimizer or kind of product. A new one is a row here."""
 import os
 from dataclasses import dataclass, field
 
@@ -39,6 +39,9 @@ ROWS = [
     # A step of signs wants a lower rate and a decay as much higher; the authors' beta2 of 0.99 remembers too long for so few steps.
     Row("Lion", (0.002, 0.004, 0.008), {"optimizer.name": "Lion", "optimizer.weight_decay": 1}),
     # Its decay is in the gradient, which the rate and momentum multiply.
+    # Products in float8: those of the layers, with scales of the operands at hand, and with static ones.
+    Row("Float8, tensorwise", (0.008, 0.016, 0.032), {"model.float8": "true"}, 0.02),
+    Row("Scalify", (0.004, 0.008, 0.016), {"model.float8": "true", "float8.recipe_name": "scalify"}, 0.02),
     Row("SGD, momentum 0.9", (0.1, 0.3, 1.0), {"optimizer.name": "SGD", "optimizer.sgd.momentum": 0.9, "optimizer.weight_decay": 1e-4}),
 ]
 

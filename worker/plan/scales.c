@@ -396,7 +396,7 @@ void scales_rule(enum op op, const struct op_params *params, int members, double
 {
     const struct ruled v = {.q = params, .members = members, .n = n, .s = squares};
 
-    titan_assert(op < OP_COUNT && rules[op] && members >= 1);
+    titan_assert(op < OP_COUNT && scales_has_rule(op) && members >= 1);
     rules[op](&v);
 }
 

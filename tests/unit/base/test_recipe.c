@@ -345,8 +345,8 @@ static void test_set(void **state)
         {"training.steps=3x", "--set training.steps:1:1: not a value: 3x (text must stand in quotes)"},
         {"training.steps=", "--set training.steps:1:1: expected a value behind '='"},
         {"training.steps=0", "--set: training.steps = 0 is out of range: from 1 to 1000000000"},
-        {"float8.recipe_name=rowise", "--set: float8.recipe_name = \"rowise\": expected \"tensorwise\", \"rowwise\" or "
-                                      "\"rowwise_with_gw_hp\""},
+        {"float8.recipe_name=rowise", "--set: float8.recipe_name = \"rowise\": expected \"tensorwise\", \"rowwise\", "
+                                      "\"rowwise_with_gw_hp\" or \"scalify\""},
         {"float8.filter_fqns=[1]", "--set: float8.filter_fqns: expected an array, got an integer"},
         {"float8.filter_fqns=a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.t.u.v.w.x.y.z.0.1.2.3.4.5.6.7",
          "--set: float8.filter_fqns: \"a.b.c.d.e.f.g.h....\" is too long (at most 63 bytes)"},
@@ -492,6 +492,9 @@ static void resolve_fails(const char *text, const char *msg)
 static void test_resolve(void **state)
 {
     (void)state;
+    resolve_fails("[model]\nfloat8 = true\n[float8]\nrecipe_name = \"rowwise\"\nenable_fsdp_float8_all_gather = true\n",
+                  "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\" or \"scalify\", not "
+                  "\"rowwise\"");
     resolve_fails("[model]\nfloat8 = true\n[float8]\nrecipe_name = \"rowwise_with_gw_hp\"\nfilter_fqns = "
                   "[\"auto_filter_small_kn\"]\n",
                   "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "

@@ -82,6 +82,11 @@ static void test_layers(void **state)
           "model.converters=float8", "float8.filter_fqns=auto_filter_small_kn", "float8.recipe_name=rowwise");
     NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3", "model.flavor=8B", "model.converters=float8",
           "float8.filter_fqns=auto_filter_small_kn,w2", "float8.recipe_name=rowwise");
+    NAMES("", "model.flavor=tiny", "model.converters=float8", "float8.filter_fqns=auto_filter_small_kn",
+          "float8.recipe_name=scalify"); /* tensorwise's bounds */
+    NAMES("attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2",
+          "model.flavor=8B", "model.converters=float8", "float8.filter_fqns=auto_filter_small_kn",
+          "float8.recipe_name=scalify");
     NAMES("", "model.flavor=tiny", "model.converters=quantize.grouped_mm.float8");
     /* MXFP8: its own filter, a side that is no multiple of 32. */
     NAMES("attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2",
@@ -119,8 +124,11 @@ static void test_programs(void **state)
     (void)state;
     static const struct {
         const char *recipe;
-        int converted, lines, e5m2, others;
-    } of[] = {{"tensorwise", 21, 0, 14, 0}, {"rowwise", 21, 21, 0, 0}, {"rowwise_with_gw_hp", 14, 14, 0, 4}};
+        int converted, lines, e5m2, given, others;
+    } of[] = {{"tensorwise", 21, 0, 14, 0, 0},
+              {"rowwise", 21, 21, 0, 0, 0},
+              {"rowwise_with_gw_hp", 14, 14, 0, 0, 4},
+              {"scalify", 21, 0, 14, 21, 0}};
     const uint32_t ways = OP_TA | OP_TB;
     for (size_t i = 0; i < ARRAY_SIZE(of); i++)
         for (int without = 0; without < 2; without++) {
@@ -142,6 +150,7 @@ static void test_programs(void **state)
                 assert_int_equal(count(p, OP_F8, OP_F8), of[i].converted);
                 assert_int_equal(count(p, OP_F8, 0), 3 + of[i].others);
                 assert_int_equal(count(p, OP_F8 | OP_F8_A_E5M2, OP_F8 | OP_F8_A_E5M2), of[i].e5m2);
+                assert_int_equal(count(p, OP_F8_GIVEN, OP_F8_GIVEN), of[i].given);
                 assert_int_equal(count(p, OP_F8_A_LINES | OP_F8_POWER, OP_F8_A_LINES | OP_F8_POWER), of[i].lines);
                 assert_int_equal(count(p, ways | OP_F8, OP_TB | OP_F8), 7);
                 assert_int_equal(count(p, ways | OP_F8, OP_F8), 7);
