@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/codecs.h"
 #include "base/buf.h"
 #include "base/error.h"
 
@@ -187,10 +188,14 @@ struct recipe {
     struct {
         int64_t data_parallel_replicate_degree, data_parallel_shard_degree; /* -1 = all remaining workers */
         char fsdp_reshard_after_forward[16];
-        int64_t fsdp_prefetch;   /* units gathered before their use */
-        char fsdp_reduce[16];    /* when gradients are reduced: "default", "microbatch", "step" */
-        char fsdp_bucketing[16]; /* "block" or "off" (one unit per bucket), "greedy" (by the cost model) */
-        bool fsdp_reorder;       /* gathers are issued early, so that compute hides them */
+        int64_t fsdp_prefetch;         /* units gathered before their use */
+        char fsdp_reduce[16];          /* when gradients are reduced: "default", "microbatch", "step" */
+        char fsdp_reduce_codec[16];    /* codec_names(); recipe_reduce_codec() */
+        char fsdp_reduce_rounding[16]; /* of codes: "nearest", "stochastic" */
+        double error_decay;            /* of a codec with errors (base/codecs.h) */
+        int64_t error_reset;           /* steps after which errors are zeroed; 0 = never */
+        char fsdp_bucketing[16];       /* "block" or "off" (one unit per bucket), "greedy" (by the cost model) */
+        bool fsdp_reorder;             /* gathers are issued early, so that compute hides them */
         /* What replicas send each other of a step: "all_reduce" the gradients, or parts of their directions ("demo",
          * "random", "striding", "full"), while each keeps the rest in a residual of its own. */
         char replicate_method[16];
@@ -427,6 +432,8 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world);
 /* Bytes of one master weight, and of one moment, in a worker: 4 or 2, and for a moment in 8 bits 260/256. */
 int recipe_master_bytes(const struct recipe *r);
 double recipe_moment_bytes(const struct recipe *r);
+/* The codec of gradients. CODEC_NONE with numerics.canonical, whose sums travel in fp32. */
+enum codec recipe_reduce_codec(const struct recipe *r);
 /* Writes the key table of docs/recipes.md, Markdown. */
 void recipe_print_reference(struct buf *out);
 

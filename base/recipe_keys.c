@@ -412,6 +412,20 @@ const struct setting recipe_keys[] = {
         .flags = KEY_TITAN, .doc =
         "When gradients are reduced: after each microbatch, for less memory, or once a step, for less communication. "
         "\"default\": microbatch, but step in a pipeline and where parameters stay gathered."),
+    KEY(parallelism, fsdp_reduce_codec, STRING, .names = codec_names, .initial = "\"none\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "How a step's gradients travel between the ranks that share out the state. \"none\": in fp32, summed on the "
+        "way. Others: coded once, summed in fp32 where they arrive; \"int8\", \"int4\" and \"loco\" with a scale for "
+        "1024 values, \"loco\" with what its 4 bits lose kept for the next step, one byte a parameter. Reduced once a "
+        "step."),
+    KEY(parallelism, fsdp_reduce_rounding, STRING, .choices = "nearest|stochastic", .initial = "\"nearest\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "How codes of \"int8\" and \"int4\" are rounded. \"stochastic\": up or down at random, right on average."),
+    KEY(parallelism, error_decay, REAL, .max = 0.999999, .initial = "0.8",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Weight of the old error in \"loco\"'s error; 1 - error_decay is that of what this step lost."),
+    KEY(parallelism, error_reset, INT, .max = 1 << 30, .initial = "0", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "\"loco\" forgets its errors after so many steps; 0: never."),
     KEY(parallelism, fsdp_bucketing, STRING, .choices = "off|block|greedy", .initial = "\"block\"", .flags = KEY_TITAN,
         .doc =
         "What one launch carries: the parameters of a layer, which lie in one buffer (\"block\"), or of as many "

@@ -552,6 +552,23 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
         return titan_fail(err, TITAN_EINVAL,
                           "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
                           "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
+    const char *codec = r->parallelism.fsdp_reduce_codec;
+    if (r->numerics.canonical && codec_find(codec) != CODEC_NONE && codec_find(codec) != CODEC_F32)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.fsdp_reduce_codec = \"%s\" does not go with numerics.canonical = true: what codes "
+            "lose depends on the number of workers; use \"f32\" or \"none\"",
+            codec);
+    if (codec_find(codec) != CODEC_NONE && strcmp(r->parallelism.fsdp_reduce, "microbatch") == 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.fsdp_reduce_codec = \"%s\" does not go with parallelism.fsdp_reduce = "
+                          "\"microbatch\": gradients are coded once a step",
+                          codec);
+    if (strcmp(r->parallelism.fsdp_reduce_rounding, "stochastic") == 0 && !codec_row(codec_find(codec))->stochastic)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.fsdp_reduce_rounding = \"stochastic\" needs parallelism.fsdp_reduce_codec = "
+                          "\"int8\" or \"int4\", not \"%s\"",
+                          codec);
     if (strcmp(r->fault_tolerance.redundancy, "replica") == 0 && r->parallelism.data_parallel_replicate_degree <= 1)
         return titan_fail(
             err, TITAN_EINVAL,

@@ -167,11 +167,11 @@ static int full_gradients(const struct recipe *r, int64_t m)
     const char *when = r->parallelism.fsdp_reduce;
     bool kept =
         r->parallelism.pipeline_parallel_degree > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0;
-    if (m <= 1)
+    if (m <= 1 && recipe_reduce_codec(r) == CODEC_NONE)
         return 0;
     if (r->numerics.canonical)
         return 64 - __builtin_clzll((unsigned long long)m);
-    return strcmp(when, "step") == 0 || (strcmp(when, "default") == 0 && kept);
+    return recipe_reduce_codec(r) != CODEC_NONE || strcmp(when, "step") == 0 || (strcmp(when, "default") == 0 && kept);
 }
 
 double recipe_expert_capacity(const struct recipe *r)
@@ -182,6 +182,11 @@ double recipe_expert_capacity(const struct recipe *r)
 int recipe_master_bytes(const struct recipe *r)
 {
     return strcmp(r->training.dtype, "bfloat16") == 0 ? 2 : 4;
+}
+
+enum codec recipe_reduce_codec(const struct recipe *r)
+{
+    return r->numerics.canonical ? CODEC_NONE : codec_find(r->parallelism.fsdp_reduce_codec);
 }
 
 double recipe_moment_bytes(const struct recipe *r)
@@ -199,6 +204,7 @@ double recipe_moment_bytes(const struct recipe *r)
  *                               copy, sharded
  *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients); canonical sums count experts as
  *                               those of all ranks that share them
+ *   errors       1.004 P with fsdp_reduce_codec = "loco", of a rank's whole gradient
  *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
  *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
  *                               fsdp_reshard_after_forward = "never" all of them
@@ -230,6 +236,8 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
         (layers * __builtin_popcount(kinds.matrices) + (all - layers) * __builtin_popcount(kinds.rest)) / all;
     const double kept = recipe_master_bytes(r) + states * recipe_moment_bytes(r);
     double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.gradients;
+    if (codec_row(recipe_reduce_codec(r))->error)
+        gradients += share.params * (double)codec_error_bytes(CODEC_BUCKET) / CODEC_BUCKET;
     double units = (s + 4) * share.unit + (2 * s + 4) * share.layer + 4 * share.apart;
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;

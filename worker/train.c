@@ -216,6 +216,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     const struct exec_batch batch = {
         .tokens = e->loader.tokens,
         .counts = e->loader.counts,
+        .step = e->state.shards.own->step + 1,
         .commands = checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)) | checkpoints_outcome(e),
         .values = clock->values,
         .masters = layers_masters(e),
@@ -234,6 +235,9 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     TRY(loader_load(&e->loader, e->state.shards.own->step + 1, err));
     step_clock_lap(clock, STEP_DATA);
     profile_begin_step(e);
+    const int64_t reset = e->t->recipe->parallelism.error_reset;
+    if (reset > 0 && (batch.step - 1) % (uint64_t)reset == 0)
+        TRY(state_zero_errors(e->state.shards.own, e->t->streams[STREAM_COMPUTE]));
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
     step_clock_lap(clock, STEP_COMPUTE);
     if (e->state.buddy)
@@ -305,6 +309,8 @@ static titan_status commit_step(struct epoch *e, struct titan_error *err)
     if (shards->copy)
         state_count_step(shards->copy, (uint64_t)o->tokens, !o->finite);
     titan_assert(!shards->copy || shards->copy->step == shards->own->step);
+    if (!o->finite) /* what codes have lost of a gradient that did not count is lost on every rank */
+        TRY(state_zero_errors(shards->own, e->t->streams[STREAM_COMPUTE]));
     publish_note_step(e);
     return o->finite ? TITAN_OK : publish_skipped_step(e, err);
 }

@@ -29,6 +29,7 @@ struct programs_case {
     bool rotate, in_place; /* parts of layers go round dp_shard */
     bool tensor_sums;      /* with a direction section */
     const char *replicate; /* parallelism.replicate_method; NULL: none */
+    enum codec codec;      /* of gradients */
     const char *optimizer; /* of matrices, whose owners keep the state; NULL: AdamW */
     enum weight_codec gather_codec;
 };

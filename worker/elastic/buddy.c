@@ -7,7 +7,6 @@
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/progress.h"
-#include "worker/exec/exec.h"
 
 #define CHUNK ((size_t)16 << 20) /* bytes per message of the copy's first fill */
 
@@ -15,6 +14,13 @@
 struct balance {
     int64_t bias, expert_tokens, experts; /* place in the state's biases; place in the statistics; number of experts */
     float rate;
+};
+
+/* A unit's gradient: fp32, or codes that it is the sum of. */
+struct arrival {
+    int unit;
+    size_t bytes;
+    struct decode_sum_args codes; /* without addresses; CODEC_NONE: fp32 */
 };
 
 struct buddy {
@@ -28,14 +34,16 @@ struct buddy {
         struct stream *on;
         struct event *event;
     } final[STREAM_COUNT]; /* per stream with final gradients, which come one after another; a zero entry is unused */
-    int *units, n_units;   /* the owner's units, in the order in which their gradients arrive */
-    int n_before;          /* units whose gradients arrive before AGREE; the others follow before COMMIT */
-    int expected;          /* units whose gradients are received or waited for in this step */
-    bool directs;          /* the step has a direction section with owners of matrices */
-    bool agreed;           /* gradients before AGREE are settled, in a step with a direction section */
-    float *grads;          /* (copy->total) */
-    float *next;           /* (layout_owned) the owner's state of whole matrices after the step */
-    void *room;            /* device: gradient, then state of a unit; NULL: not staged */
+    struct arrival *units; /* the owner's units, in the order in which their gradients arrive */
+    int n_units;
+    int n_before;   /* units whose gradients arrive before AGREE; the others follow before COMMIT */
+    int expected;   /* units whose gradients are received or waited for in this step */
+    bool directs;   /* the step has a direction section with owners of matrices */
+    bool agreed;    /* gradients before AGREE are settled, in a step with a direction section */
+    float *grads;   /* (copy->total): gradients, or codes of them */
+    float *decoded; /* device: the gradient of a unit whose codes arrive; NULL: no codes arrive */
+    float *next;    /* (layout_owned) the owner's state of whole matrices after the step */
+    void *room;     /* device: gradient, then state of a unit; NULL: not staged */
     struct balance *balances;
     int n_balances;
     float *host_expert_tokens, *expert_tokens; /* (biases) the statistics' counts: on the host, on the device */
@@ -88,6 +96,37 @@ static int64_t shard_of(const struct buddy *b, int unit)
     return b->opt.copy->layout->units[unit].shard;
 }
 
+/* What arrives in a step, from the owner's program. */
+static titan_status find_arrivals(struct buddy *b, struct titan_error *err)
+{
+    const struct program *const p = b->opt.owners;
+    _cleanup_free_ struct final *finals = NULL;
+    int agree = 0;
+
+    TRY(program_finals(p, &finals, &b->n_units, err));
+    b->units = calloc((size_t)b->n_units + 1, sizeof *b->units);
+    if (!b->units)
+        return titan_fail(err, TITAN_ENOMEM, "buddy: out of memory");
+    while (agree < p->n_actions && p->actions[agree].op != OP_AGREE)
+        agree++;
+    for (int i = 0; i < b->n_units; i++) {
+        const struct action *const norm = &p->actions[finals[i].norm];
+        struct arrival *const x = &b->units[i];
+        *x = (struct arrival){.unit = norm->unit, .bytes = (size_t)shard_of(b, norm->unit) * sizeof(float)};
+        b->n_before += finals[i].writer < agree;
+        if (finals[i].codes < 0)
+            continue;
+        const size_t room = x->bytes;
+        x->codes = program_codes(p, &finals[i]);
+        x->bytes = p->buffers[finals[i].codes].bytes;
+        /* Codes arrive in the place of the gradient. */
+        if (x->codes.n != shard_of(b, x->unit) || x->bytes > room)
+            return titan_fail(err, TITAN_EBUG, "buddy: %zu bytes of codes of unit %d, whose gradient has %zu", x->bytes,
+                              x->unit, room);
+    }
+    return TITAN_OK;
+}
+
 static titan_status open_all(struct buddy *b, struct titan_error *err)
 {
     const struct device_handle *d = b->opt.device;
@@ -97,7 +136,7 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
     const size_t grads = (size_t)copy->total * sizeof(float), biases = (size_t)layout_biases(m) * sizeof(float);
     const size_t owned = (size_t)layout_owned(copy->layout, copy->rank);
 
-    TRY(exec_reduced_order(p, &b->units, &b->n_units, &b->n_before, err));
+    TRY(find_arrivals(b, err));
     b->balances = calloc((size_t)m->n_units, sizeof *b->balances);
     if (!b->balances)
         return titan_fail(err, TITAN_ENOMEM, "buddy: out of memory");
@@ -112,13 +151,16 @@ static titan_status open_all(struct buddy *b, struct titan_error *err)
                                                         .experts = action_params(p, a)->balance.E,
                                                         .rate = (float)action_params(p, a)->balance.rate};
     }
-    size_t room = 0;
+    size_t room = 0, decoded = 0;
     TRY(b->staged ? b->ops->alloc_host(d->dev, grads, (void **)&b->grads, err)
                   : b->ops->alloc(d->dev, grads, (void **)&b->grads, err));
     for (int i = 0; i < b->n_units; i++) {
-        const size_t gradient = (size_t)shard_of(b, b->units[i]) * sizeof(float);
-        room = MAX(room, gradient + state_unit_bytes(copy, b->units[i]));
+        const size_t gradient = (size_t)shard_of(b, b->units[i].unit) * sizeof(float);
+        room = MAX(room, gradient + state_unit_bytes(copy, b->units[i].unit));
+        decoded = b->units[i].codes.codec != CODEC_NONE ? MAX(decoded, gradient) : decoded;
     }
+    if (decoded > 0)
+        TRY(b->ops->alloc(d->dev, decoded, (void **)&b->decoded, err));
     room = MAX(room, owned * sizeof(float) + moment_bytes(copy->types.moment, (int64_t)owned));
     if (owned > 0)
         TRY(b->staged ? b->ops->alloc_host(d->dev, owned * sizeof(float), (void **)&b->next, err)
@@ -217,6 +259,8 @@ void buddy_close(struct buddy *b)
         b->ops->release(dev, b->next);
     if (b->room)
         b->ops->release(dev, b->room);
+    if (b->decoded)
+        b->ops->release(dev, b->decoded);
     if (b->host_expert_tokens)
         b->ops->release_host(dev, b->host_expert_tokens);
     if (b->expert_tokens)
@@ -306,11 +350,9 @@ static float *grad_of(const struct buddy *b, int unit)
     return b->grads + b->opt.copy->layout->units[unit].offset;
 }
 
-static titan_status receive_floats(struct buddy *b, float *to, size_t n)
+static titan_status receive_bytes(struct buddy *b, void *to, size_t bytes)
 {
-    const size_t bytes = n * sizeof *to;
-
-    TRY(b->opt.ops->recv(b->in, b->staged ? b->room : (void *)to, bytes, b->owner, b->receiving));
+    TRY(b->opt.ops->recv(b->in, b->staged ? b->room : to, bytes, b->owner, b->receiving));
     return b->staged ? b->ops->copy(b->receiving, to, b->room, bytes) : TITAN_OK;
 }
 
@@ -318,16 +360,18 @@ static titan_status receive_floats(struct buddy *b, float *to, size_t n)
 static titan_status receive_next(struct buddy *b)
 {
     titan_assert(b->in && b->expected < b->n_units);
-    const int unit = b->units[b->expected++];
+    const struct arrival *const x = &b->units[b->expected++];
 
-    return receive_floats(b, grad_of(b, unit), (size_t)shard_of(b, unit));
+    return receive_bytes(b, grad_of(b, x->unit), x->bytes);
 }
 
-titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
+titan_status buddy_send(struct buddy *b, const struct exec_reduced *reduced, struct stream *s, struct titan_error *err)
 {
+    const void *const data = reduced->codes ? reduced->codes : reduced->grad;
+    const size_t bytes = reduced->codes ? reduced->bytes : (size_t)reduced->n * sizeof *reduced->grad;
     int i = 0;
 
-    titan_assert(b->out && n >= 0 && b->expected <= b->n_units);
+    titan_assert(b->out && reduced->n >= 0 && b->expected <= b->n_units);
     TRY(failpoint("buddy.send", err));
     /* With experts, some gradients become final on the compute stream, others on the collectives' stream. */
     while (i < STREAM_COUNT && b->final[i].event && b->final[i].on != s)
@@ -338,7 +382,7 @@ titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct st
     b->final[i].on = s;
     TRY(b->ops->event_record(b->final[i].event, s, err));
     TRY(b->ops->event_wait(b->final[i].event, b->sending, err));
-    TRY(b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->buddy, b->sending));
+    TRY(b->opt.ops->send(b->out, data, bytes, b->buddy, b->sending));
     return b->expected < (b->agreed ? b->n_units : b->n_before) ? receive_next(b) : TITAN_OK;
 }
 
@@ -355,7 +399,7 @@ titan_status buddy_settle(struct buddy *b, bool directed, struct titan_error *er
     while (b->expected < (directed ? b->n_units : b->n_before))
         TRY(receive_next(b));
     if (directed && b->next)
-        TRY(receive_floats(b, b->next, (size_t)layout_owned(b->opt.copy->layout, b->opt.copy->rank)));
+        TRY(receive_bytes(b, b->next, (size_t)layout_owned(b->opt.copy->layout, b->opt.copy->rank) * sizeof *b->next));
     if (directed || !b->directs)
         b->expected = 0;
     b->agreed = b->directs && !directed;
@@ -375,7 +419,8 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
         return TITAN_OK;
     const struct train_state *copy = b->opt.copy;
     for (int i = 0; i < b->n_units; i++) {
-        const int unit = b->units[i];
+        const struct arrival *const x = &b->units[i];
+        const int unit = x->unit;
         const int64_t n = shard_of(b, unit);
         const size_t bytes = state_unit_bytes(copy, unit), grad_bytes = (size_t)n * sizeof(float);
         void *const values = state_unit(copy, unit), *const used = b->staged ? (char *)b->room + grad_bytes : values;
@@ -383,11 +428,19 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
                                            .unit = unit,
                                            .rank = copy->rank,
                                            .values = used,
-                                           .grad = b->staged ? b->room : grad_of(b, unit),
+                                           .grad = x->codes.codec != CODEC_NONE ? b->decoded
+                                                   : b->staged                  ? b->room
+                                                                                : grad_of(b, unit),
                                            .n = n};
         if (b->staged) {
-            TRY(b->ops->copy(b->receiving, b->room, grad_of(b, unit), grad_bytes));
+            TRY(b->ops->copy(b->receiving, b->room, grad_of(b, unit), x->bytes));
             TRY(b->ops->copy(b->receiving, used, values, bytes));
+        }
+        if (x->codes.codec != CODEC_NONE) {
+            struct decode_sum_args args = x->codes;
+            args.out = b->decoded;
+            args.codes = b->staged ? b->room : (const void *)grad_of(b, unit);
+            TRY(b->ops->decode_sum(b->receiving, &args));
         }
         TRY(update_apply(update, &range, 1, b->ops, DTYPE_F32, b->receiving));
         if (b->staged)

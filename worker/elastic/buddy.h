@@ -5,8 +5,9 @@
  * Rank r's buddy is rank r + shift, modulo world. The buddy holds a copy of its owner's masters, moments and expert
  * biases. The copy is filled when an epoch begins, and the state is never sent again: each unit's gradient shard goes
  * to the buddy once final, and behind the commit point the buddy makes the same update. That is 4 bytes per parameter
- * and step instead of 12. A committed step always has both copies: AGREE waits for the gradients, so a rank and its
- * buddy prepare a step together and finish it together.
+ * and step instead of 12. Where gradients travel as codes, and the codes that a shard is the sum of are fewer bytes
+ * than the shard, the buddy gets these codes and sums them as the owner does. A committed step always has both copies:
+ * AGREE waits for the gradients, so a rank and its buddy prepare a step together and finish it together.
  *
  * Messages and updates have their own streams and overlap with the step: a gradient is sent during backward, the copy
  * is updated during the next forward. On a device with its own memory, and with training.enable_cpu_offload, copy and
@@ -17,6 +18,7 @@
 #define TITAN_WORKER_ELASTIC_BUDDY_H
 
 #include "worker/comm/comm.h"
+#include "worker/exec/exec.h"
 #include "worker/optim/update.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
@@ -53,7 +55,7 @@ titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct t
  * buddy_send for each of them, buddy_send_owned for the state of whole matrices after the step, and buddy_settle with
  * `directed`. Each send also enqueues the wait for one of the owner's gradients. Earlier waits would cost time: on a
  * GPU a waiting kernel takes resources of the step and delays operations that wait for every kernel. */
-titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
+titan_status buddy_send(struct buddy *b, const struct exec_reduced *reduced, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_send_owned(struct buddy *b, const float *next, int64_t n, struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, bool directed, struct titan_error *err) TITAN_MUST_USE;

@@ -167,12 +167,10 @@ static void *bind_state(void *arg, const struct buffer *buffer)
     return state_bind(e->state.shards.own, buffer);
 }
 
-static titan_status send_to_replica(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
-                                    struct titan_error *err)
+static titan_status send_to_replica(void *arg, const struct exec_reduced *r, struct stream *s, struct titan_error *err)
 {
     const struct epoch *e = arg;
-    (void)unit;
-    return e->state.buddy ? buddy_send(e->state.buddy, grad, n, s, err) : TITAN_OK;
+    return e->state.buddy ? buddy_send(e->state.buddy, r, s, err) : TITAN_OK;
 }
 
 /* The buddy gets what owners have made before COMMIT, so that it can make the same update behind it. */
@@ -211,6 +209,7 @@ titan_status epoch_open_executor(struct epoch *e, const struct program *program,
                                 .arg = e,
                                 .lender = lender,
                                 .segments = t->recipe->compile.graph_segments,
+                                .seed = (uint64_t)t->recipe->training.seed,
                                 .window_arena = t->recipe->nccl.windows && !t->without_windows,
                                 .arena_least = evaluation && !lender ? evaluation->arena_bytes : 0,
                                 .revoked = t->members->ops->revoked(t->members)};

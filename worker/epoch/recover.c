@@ -157,7 +157,9 @@ static titan_status open_shard(struct epoch *e, int rank, struct train_state **r
                                           .rank = rank,
                                           .types = state_types_of_recipe(t->recipe, t->dt),
                                           .offload = t->recipe->training.enable_cpu_offload,
-                                          .copy = rank != e->view.rank};
+                                          .copy = rank != e->view.rank,
+                                          .errors =
+                                              rank == e->view.rank && codec_row(recipe_reduce_codec(t->recipe))->error};
     const titan_status status = state_open(&options, ret, err);
     if (status != TITAN_OK)
         layout_close(layout);

@@ -132,28 +132,6 @@ static titan_status open_statistics(struct exec *e, struct titan_error *err)
                : TITAN_OK;
 }
 
-titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n, int *ret_before,
-                                struct titan_error *err)
-{
-    _cleanup_free_ struct final *finals = NULL;
-    int n;
-
-    TRY(program_finals(program, &finals, &n, err));
-    *ret = calloc((size_t)n + 1, sizeof **ret);
-    if (!*ret)
-        return no_memory(err);
-    int agree = 0, before = 0;
-    while (agree < program->n_actions && program->actions[agree].op != OP_AGREE)
-        agree++;
-    for (int i = 0; i < n; i++) {
-        (*ret)[i] = program->actions[finals[i].norm].unit;
-        before += finals[i].writer < agree;
-    }
-    *ret_n = n;
-    *ret_before = before;
-    return TITAN_OK;
-}
-
 static titan_status open_parts(struct exec *e, struct titan_error *err)
 {
     const struct device_handle *const d = e->opt.device;
@@ -587,6 +565,31 @@ static titan_status sum_slices(const struct call *c, float *sum, float *slices, 
         TRY(c->ops->accumulate(c->s, slices + t->adds[i].left * shard, slices + t->adds[i].right * shard,
                                (size_t)shard));
     return c->ops->copy(c->s, sum, slices + t->root * shard, (size_t)shard * sizeof(float));
+}
+
+/* --- gradients as codes ------------------------------------------------------------------------------------------- */
+
+/* Each rank rounds each unit's gradient by a random stream of its own. */
+static titan_status encode_gradient(const struct call *c, uint8_t *codes, const float *x, uint8_t *error)
+{
+    const struct op_encode *const q = &c->p->encode;
+    struct encode_args args = {.codes = codes,
+                               .error = error,
+                               .x = x,
+                               .codec = (enum codec)q->codec,
+                               .pieces = q->pieces,
+                               .n = q->n,
+                               .decay = (float)q->decay,
+                               .stochastic = q->stochastic != 0};
+
+    if (args.stochastic) {
+        char name[96];
+        (void)snprintf(name, sizeof name, "codes of rank %d, %.60s", c->e->opt.rank,
+                       c->e->p->layout->model->units[c->a->unit].name);
+        args.key = rng_key(c->e->opt.seed, name);
+        args.step = c->e->batch->step;
+    }
+    return c->ops->encode(c->s, &args);
 }
 
 /* --- weights as codes --------------------------------------------------------------------------------------------- */

@@ -27,6 +27,15 @@
 
 struct exec;
 
+/* A unit's gradient shard. codes: what the shard is the sum of, for a buddy in place of the shard; NULL: no codes. */
+struct exec_reduced {
+    int unit;
+    const float *grad; /* (n) */
+    int64_t n;
+    const void *codes;
+    size_t bytes; /* of the codes */
+};
+
 struct exec_options {
     const struct program *program; /* borrowed, finished and checked */
     int rank;                      /* this rank in the mesh */
@@ -39,10 +48,9 @@ struct exec_options {
     struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT];
     /* Returns the memory of an external buffer other than TABLE. */
     void *(*bind)(void *arg, const struct buffer *buffer);
-    /* Called when a unit's gradient shard (n) is final: once the stream s reaches this point, no action writes to the
-     * shard before the next step. NULL = not wanted. */
-    titan_status (*reduced)(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
-                            struct titan_error *err);
+    /* Called when a unit's gradient shard is final: once the stream s reaches this point, no action writes to the
+     * shard before the next step, nor to its codes before AGREE. NULL = not wanted. */
+    titan_status (*reduced)(void *arg, const struct exec_reduced *reduced, struct stream *s, struct titan_error *err);
     /* Called before COMMIT, with the state after the step of the matrices that this rank owns (n; fp32), once it and
      * all directions are final. The directions come by `reduced`, as the gradient shards of their units: such a shard
      * is final with FROM_OWNERS. Not called without a direction section. NULL = not wanted. */
@@ -59,6 +67,7 @@ struct exec_options {
     bool window_arena; /* allocate the arena with comm_ops->memory_alloc if possible; exec_window() shows the result */
     /* Launch the computation between transfers in segments, if the device supports them. */
     bool segments;
+    uint64_t seed; /* of the rounding of codes of gradients at random */
     /* Non-zero: a step before AGREE is abandoned with TITAN_EREVOKED. NULL = never. */
     const atomic_int *revoked;
 };
@@ -71,6 +80,7 @@ struct exec_times {
 struct exec_batch {
     const int32_t *tokens; /* [slot][batch_rows][N], host, in LOAD's form */
     const double *counts;  /* [slot] counted tokens of this cp rank */
+    uint64_t step;         /* number of the step, for the rounding of codes of gradients */
     unsigned commands;     /* bits, see elastic/membership.h */
     const double *values;  /* [STATISTICS_SAID] of this rank, read when exec_agree begins; NULL = none */
     /* [units] this rank's masters, fp32 on the device, read when exec_agree begins; NULL: no norms of masters. */
@@ -144,10 +154,5 @@ titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct tit
 
 /* The public name of a channel's group in the flight recorder: "dp_shard". */
 const char *recorder_group_name(enum channel channel);
-
-/* The units of this rank's gradient shards, in the order in which they become final and `reduced` is called. Owned
- * (free). *ret_before: how many become final before AGREE; the others follow before COMMIT. */
-titan_status exec_reduced_order(const struct program *program, int **ret, int *ret_n, int *ret_before,
-                                struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -85,10 +85,16 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
          e->next_final++) {
         const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
         const struct operand *o = &action_operands(e->p, norm)[OPERAND_OF(norm, gradient)];
-        const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
+        const int codes = e->finals[e->next_final].codes;
+        const struct exec_reduced reduced = {
+            .unit = norm->unit,
+            .grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset),
+            .n = action_params(e->p, norm)->norm.n,
+            .codes = codes >= 0 ? e->address[codes] : NULL,
+            .bytes = codes >= 0 ? e->p->buffers[codes].bytes : 0};
         titan_assert(e->stage == EXEC_REDUCING || e->stage == EXEC_DECIDED);
         if (e->opt.reduced)
-            status = e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->norm.n, s, &fault);
+            status = e->opt.reduced(e->opt.arg, &reduced, s, &fault);
     }
     return status == TITAN_OK ? TITAN_OK : action_failed(e, index, status, &fault, err);
 }

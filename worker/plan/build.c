@@ -775,8 +775,13 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
 
     for (int u = 0; u < b->model->n_units; u++) {
         struct unit_state *const unit = &b->units[u];
-        *unit = (struct unit_state){
-            .shard = NONE, .state = NONE, .reduced = TENSOR_NONE, .received = TENSOR_NONE, .scales = TENSOR_NONE};
+        *unit = (struct unit_state){.shard = NONE,
+                                    .state = NONE,
+                                    .error = NONE,
+                                    .codes = TENSOR_NONE,
+                                    .reduced = TENSOR_NONE,
+                                    .received = TENSOR_NONE,
+                                    .scales = TENSOR_NONE};
         coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
                    &unit->coded);
         unit->scaled = unit->coded.tensors | converters_scaled(b->opt->converters, b->model, u);
@@ -967,6 +972,13 @@ static titan_status build(struct builder *b, struct titan_error *err)
             emit_buffer(&b->e, b->opt->offload ? BUF_STATE_HOST : BUF_STATE, "state", builder_state_bytes(b, u));
         b->units[u].shard = emit_buffer(&b->e, BUF_SHARD, "shard", (size_t)shard * dtype_bytes(b->opt->dt));
     }
+    for (int u = 0; u < b->model->n_units && !b->opt->forward_only; u++) {
+        const size_t error = codec_row(b->opt->codec)->error ? layout_error_bytes(b->layout, u) : 0;
+        if (error == 0 || !unit_adds_here(b, u))
+            continue;
+        builder_stamp(b, PHASE_REDUCE, u, NONE, NONE);
+        b->units[u].error = emit_buffer(&b->e, BUF_ERROR, "error of codes", error);
+    }
     if (b->layout->owners && b->layout->owners->kept[b->pp_rank] > 0) {
         const size_t owned = moment_bytes(b->opt->types.moment, b->layout->owners->kept[b->pp_rank]);
         builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
@@ -1026,8 +1038,8 @@ titan_status program_build(const struct build_options *options, int rank, struct
 
     /* Shards of microbatches are worth their collectives only where they take less memory than the whole. */
     const bool sharded = mesh_group_size(mesh, GROUP_FSDP) > 1;
-    const bool often =
-        o->reduce == REDUCE_DEFAULT ? b.pp == 1 && o->reshard != RESHARD_NEVER : o->reduce == REDUCE_MICROBATCH;
+    const bool often = o->codec == CODEC_NONE && (o->reduce == REDUCE_DEFAULT ? b.pp == 1 && o->reshard != RESHARD_NEVER
+                                                                              : o->reduce == REDUCE_MICROBATCH);
     b.summing = o->canonical && !o->forward_only     ? SUM_CANONICAL
                 : (sharded && often) || mesh->rotate ? SUM_MICROBATCH
                                                      : SUM_STEP;

@@ -14,6 +14,10 @@
  * of each rank's tokens. These gradients go up trees of their own: one tree for each cp and tp rank, and the trees'
  * sums are added in rank order.
  *
+ * With a codec, gradients are summed unsharded over the step. A rank codes a unit's gradient once (ENCODE), a piece for
+ * each rank of the unit's group. The codes go to their ranks (ALL_TO_ALL), and each rank sums what it gets
+ * (DECODE_SUM). Units whose group has one rank have none of this, and canonical sums take no codec.
+ *
  * A forward-only program has the forward half, and the agreement at the end, because the statistics carry the losses.
  */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
@@ -70,6 +74,10 @@ struct build_options {
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* mode of every layer, also in multi-token prediction modules */
     int keep_products;                       /* for CHECKPOINT_OPS; 0: 2 */
+    enum codec codec;           /* how gradients travel within the ranks of a unit's group; CODEC_NONE: sums in fp32 */
+    bool stochastic;            /* codes are rounded at random */
+    float error_decay;          /* of a codec with errors */
+    bool buddies;               /* there are buddies, who get codes in place of a shard (build_forwards) */
     bool split_gate_up;         /* gate and up are separate products, as in a model with a CHECKPOINT_OPS layer */
     bool tensor_sums;           /* a direction section sums over whole tensors (optimizer_needs_sums) */
     struct parts_shape parts;   /* layout_replicas_differ(): what they send each other; method, kept and dt */
@@ -83,6 +91,9 @@ struct build_options {
 /* The program of this rank's class. */
 titan_status program_build(const struct build_options *options, int rank, struct program **ret,
                            struct titan_error *err) TITAN_MUST_USE;
+/* Do buddies get the codes that a unit's gradient shard is the sum of, and not the shard? The codes are fewer bytes,
+ * and nothing but the sum happens to the gradient. */
+bool build_forwards(const struct build_options *options, int unit);
 /* The program class of a rank: 0 <= class < program_classes(). Ranks of one class have the same program. */
 int program_class(const struct build_options *options, int rank);
 int program_classes(const struct build_options *options);

@@ -20,9 +20,11 @@ enum summing {
 /* A unit of this rank while the step is written. */
 struct unit_state {
     int shard, state;         /* external buffers, or the received shard of a copied table; NONE: another rank's unit */
+    int error;                /* external buffer; NONE: codes of the unit's gradient keep no errors */
     int *grad;                /* [slot]: gradients; only [0] when summing by step; NONE: none yet */
     int parts;                /* experts_parts(): gradient buffers of a slot, with successive ids */
     struct tensor reduced;    /* what norm and update read */
+    struct tensor codes;      /* what a buddy gets in its place, or none */
     struct tensor received;   /* canonical: slices of all subtrees */
     struct tree_stack *trees; /* [parts]: canonical: finished subtrees of this rank; ids are slots */
     bool *done;               /* [slot]: canonical: its gradient is whole */

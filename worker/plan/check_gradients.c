@@ -23,14 +23,15 @@ struct flow {
     uint64_t *held; /* bits of microbatches (bit_of); NULL: none */
     int part;       /* rank (among the ranks that share experts) whose tokens gave the gradients; MANY: several */
     unsigned done;
-    bool passed;   /* has gone to another buffer, or to the norm: nothing is added to it any more */
-    int state_of;  /* unit of whose state the buffer is a copy; NONE: no copy of a state */
-    bool owned;    /* the buffer is a copy of the state of owned matrices */
-    bool updated;  /* the buffer is a copy of a state, and is updated */
-    int packed;    /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
-    int parts;     /* unit of whose direction the buffer holds parts; NONE: no parts */
-    bool gathered; /* of all replicas */
-    bool heads;    /* the buffer holds the head's part of a tied matrix, from another pp rank */
+    bool passed;      /* has gone to another buffer, or to the norm: nothing is added to it any more */
+    int state_of;     /* unit of whose state the buffer is a copy; NONE: no copy of a state */
+    bool owned;       /* the buffer is a copy of the state of owned matrices */
+    bool updated;     /* the buffer is a copy of a state, and is updated */
+    int packed;       /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
+    enum codec coded; /* the buffer holds the gradient as codes */
+    int parts;        /* unit of whose direction the buffer holds parts; NONE: no parts */
+    bool gathered;    /* of all replicas */
+    bool heads;       /* the buffer holds the head's part of a tied matrix, from another pp rank */
     /* A unit that rotates: number of ranks from which the gradient has come here, and bits of the unit's tensors to
      * which this rank has added since. */
     int turns;
@@ -45,6 +46,7 @@ struct unit_progress {
     bool sent, directed;                /* to the owners of its matrices, and back */
     bool extracted, gathered, combined; /* parts that replicas send each other */
     bool counted, balanced;             /* loads of experts */
+    bool coded;                         /* ENCODE */
 };
 
 struct gradients {
@@ -246,8 +248,8 @@ static titan_status check_whole(const struct gradients *g, const struct operand 
                   o->offset + o->bytes, flow_of(g, o)->unit, o->buffer, bytes);
 }
 
-/* An operation uses the whole gradient: everything that is to be added to it must have been added. */
-static titan_status take(const struct gradients *g, const struct operand *o)
+/* An operation uses the whole gradient, or codes of it: everything that is to be added to it must have been added. */
+static titan_status take_any(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
 
@@ -255,6 +257,15 @@ static titan_status take(const struct gradients *g, const struct operand *o)
     if (flow_of(g, o)->passed)
         return REFUSE(c, "takes unit %d's gradient (#%d), which has been passed on", flow_of(g, o)->unit, o->buffer);
     return TITAN_OK;
+}
+
+static titan_status take(const struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+
+    if (flow_of(g, o)->coded != CODEC_NONE)
+        return REFUSE(c, "takes codes of unit %d's gradient (#%d) as the gradient", flow_of(g, o)->unit, o->buffer);
+    return take_any(g, o);
 }
 
 /* Afterwards `out` holds the gradients of `in`, and has been through one more reduction. */
@@ -268,7 +279,7 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
     if (from->unit == NONE)
         return TITAN_OK;
     if (done != DONE_TP) {
-        TRY(take(g, in));
+        TRY(take_any(g, in));
         TRY(check_whole(g, out));
     }
     if (from->done & done)
@@ -401,9 +412,82 @@ static titan_status collective(const struct gradients *g, const struct action *a
         if (!over_tp && a->channel != CHANNEL_REPLICATE && a->channel != (int)u->reduce)
             return REFUSE(c, "reduces unit %d's gradient on %s instead of %s", unit,
                           channel_name((enum channel)a->channel), channel_name(u->reduce));
+        const enum codec coded = flow_of(g, in)->coded;
+        if (coded != CODEC_NONE && (a->op != OP_ALL_TO_ALL || a->channel != (int)u->reduce))
+            return REFUSE(c, "reduces codes of unit %d's gradient: only ALL_TO_ALL on %s moves them", unit,
+                          channel_name(u->reduce));
         TRY(pass_on(g, out, in, over_tp ? DONE_TP : a->channel == CHANNEL_REPLICATE ? DONE_REPLICATE : DONE_REDUCE));
+        flow_of(g, out)->coded = coded;
     }
     return TITAN_OK;
+}
+
+/* --- codes -------------------------------------------------------------------------------------------------------- */
+
+/* Reductions that a unit's gradient must have been through on this mesh. */
+static unsigned must_be_done(const struct gradients *g, int unit)
+{
+    const struct layout *l = g->c->p->layout;
+    const struct unit_layout *u = &l->units[unit];
+    unsigned done = 0;
+
+    titan_assert(unit >= 0 && unit < g->c->model->n_units);
+    if (u->parts != GROUP_EP && u->whole < u->numel && mesh_group_size(&l->mesh, u->parts) > 1)
+        done |= DONE_TP;
+    if (mesh_group_size(&l->mesh, u->group) > 1)
+        done |= DONE_REDUCE;
+    if (mesh_group_size(&l->mesh, GROUP_REPLICATE) > 1 && !layout_replicas_differ(l))
+        done |= DONE_REPLICATE;
+    return done;
+}
+
+/* A unit's gradient is coded once, when it is the rank's whole gradient: summed over tp where that is due, and over
+ * nothing else. The errors of the unit's codes are its own, and are read and written that once. */
+static titan_status encode(struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct operand *const codes = &o[OPERAND_OF(encode, codes)], *const x = &o[OPERAND_OF(encode, x)];
+    const struct operand *const error =
+        a->n_operands > OPERAND_OF(encode, error) ? &o[OPERAND_OF(encode, error)] : NULL;
+    const enum codec codec = (enum codec)action_params(c->p, a)->encode.codec;
+    struct flow *const from = flow_of(g, x), *const to = flow_of(g, codes);
+
+    TRY(take(g, x));
+    if (a->unit < 0 || from->unit != a->unit || g->units[a->unit].coded)
+        return REFUSE(c, "codes buffer #%d, %s", x->buffer,
+                      from->unit != a->unit ? "which is not its unit's gradient" : "and the unit has codes already");
+    const unsigned want = must_be_done(g, a->unit) & DONE_TP;
+    if (from->done != want)
+        return REFUSE(c, "codes the gradient of unit %d, which has been reduced over %s, it must be over %s", a->unit,
+                      done_names(from->done), done_names(want));
+    if ((error != NULL) != codec_row(codec)->error)
+        return REFUSE(c, "codec %s, and the errors of codes are %s", codec_row(codec)->name,
+                      error ? "given" : "missing");
+    if (error && (c->p->buffers[error->buffer].kind != BUF_ERROR || c->p->buffers[error->buffer].unit != a->unit))
+        return REFUSE(c, "keeps errors in buffer #%d, which is not for those of unit %d", error->buffer, a->unit);
+    if (to->unit != NONE)
+        return REFUSE(c, "writes codes over a gradient of unit %d", to->unit);
+    from->passed = true;
+    to->unit = from->unit;
+    to->part = from->part;
+    to->done = from->done;
+    to->coded = codec;
+    g->units[a->unit].coded = true;
+    return join(g, to, from);
+}
+
+/* Sums the codes of all ranks, which are in the ranks' order, into this rank's part of the gradient. */
+static titan_status decode_sum(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct operand *const sum = &o[OPERAND_OF(decode_sum, sum)], *const codes = &o[OPERAND_OF(decode_sum, codes)];
+    const struct flow *const from = flow_of(g, codes);
+
+    if (from->coded == CODEC_NONE || (int64_t)from->coded != action_params(c->p, a)->decode_sum.codec)
+        return REFUSE(c, "decodes buffer #%d, which holds no codes of that codec", codes->buffer);
+    if (!(from->done & DONE_REDUCE) || from->unit != a->unit)
+        return REFUSE(c, "decodes codes of unit %d that are not those of all ranks", from->unit);
+    return pass_on(g, sum, codes, 0);
 }
 
 /* --- gathers and copies of the state ------------------------------------------------------------------------------ */
@@ -472,23 +556,6 @@ static titan_status copy(struct gradients *g, const struct operand *o)
 }
 
 /* --- norm, agreement, decision, update ---------------------------------------------------------------------------- */
-
-/* Reductions that a unit's gradient must have been through on this mesh. */
-static unsigned must_be_done(const struct gradients *g, int unit)
-{
-    const struct layout *l = g->c->p->layout;
-    const struct unit_layout *u = &l->units[unit];
-    unsigned done = 0;
-
-    titan_assert(unit >= 0 && unit < g->c->model->n_units);
-    if (u->parts != GROUP_EP && u->whole < u->numel && mesh_group_size(&l->mesh, u->parts) > 1)
-        done |= DONE_TP;
-    if (mesh_group_size(&l->mesh, u->group) > 1)
-        done |= DONE_REDUCE;
-    if (mesh_group_size(&l->mesh, GROUP_REPLICATE) > 1 && !layout_replicas_differ(l))
-        done |= DONE_REPLICATE;
-    return done;
-}
 
 /* Does a gradient hold every microbatch of this rank, and has it been through every reduction? */
 static titan_status check_complete(const struct gradients *g, const struct flow *f, int unit)
@@ -947,6 +1014,15 @@ static titan_status step(struct gradients *g, const struct action *a)
         return pass_on(g, &o[OPERAND_OF(sum_tree, sum)], &o[OPERAND_OF(sum_tree, slices)], 0);
     case OP_ACCUMULATE:
         return accumulate(g, o);
+    case OP_RELEASE: /* buddies get codes of gradients up to AGREE, and nothing new may lie in their place before it */
+        for (int u = 0; u < c->model->n_units && flow_of(g, &o[0])->coded != CODEC_NONE; u++)
+            if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
+                return REFUSE(c, "releases codes of unit %d before unit %d has its norm", flow_of(g, &o[0])->unit, u);
+        return TITAN_OK;
+    case OP_ENCODE:
+        return encode(g, a, o);
+    case OP_DECODE_SUM:
+        return decode_sum(g, a, o);
     case OP_ALL_GATHER:
         TRY(gather(g, a, o));
         return collective(g, a, o);

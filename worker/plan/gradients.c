@@ -247,6 +247,43 @@ static void exchange_subtrees(struct builder *b, int unit)
     u->received = emit_all_gather(&b->e, CHANNEL_REPLICATE, BUF_EXCHANGE, "slices of all replicas", u->received);
 }
 
+/* --- across ranks: codes ------------------------------------------------------------------------------------------ */
+
+bool build_forwards(const struct build_options *options, int unit)
+{
+    const struct layout *const l = options->layout;
+    const struct unit_layout *const u = &l->units[unit];
+    const int ranks = mesh_group_size(&l->mesh, u->group);
+    const bool alone = mesh_group_size(&l->mesh, GROUP_REPLICATE) == 1 &&
+                       !owners_have(l->owners, &l->model->units[unit]) && !(unit == 0 && layout_tied_across_ranks(l));
+
+    return options->buddies && options->codec != CODEC_NONE && ranks > 1 && alone &&
+           (size_t)ranks * codec_bytes(options->codec, u->shard) < (size_t)u->shard * sizeof(float);
+}
+
+/* The gradient has a row for each rank of the group, and so have the codes. All is on the reductions' stream. */
+static struct tensor reduce_as_codes(struct builder *b, int unit, struct tensor gradient)
+{
+    const enum codec codec = b->opt->codec;
+    const int64_t bytes = (int64_t)codec_bytes(codec, gradient.cols);
+    const int error = b->units[unit].error;
+    const struct tensor kept =
+        error == NONE ? TENSOR_NONE : tensor_at(error, 0, DTYPE_U8, 1, (int64_t)layout_error_bytes(b->layout, unit));
+
+    const struct tensor codes = emit_tensor(&b->e, BUF_EXCHANGE, "codes to send", DTYPE_U8, gradient.rows, bytes);
+    b->e.stream = STREAM_REDUCE;
+    EMIT(&b->e, encode, codes, gradient, kept, .codec = codec, .stochastic = b->opt->stochastic,
+         .decay = b->opt->error_decay);
+    const struct tensor received = emit_tensor(&b->e, BUF_EXCHANGE, "codes received", DTYPE_U8, gradient.rows, bytes);
+    emit_all_to_all(&b->e, b->layout->units[unit].reduce, received, codes);
+    const struct tensor sum = emit_tensor(&b->e, BUF_GRAD_SHARD, "gradient shard", DTYPE_F32, 1, gradient.cols);
+    EMIT(&b->e, decode_sum, sum, received, .codec = codec);
+    if (unit_is_mine(b, unit) && build_forwards(b->opt, unit))
+        b->units[unit].codes = received;
+    b->e.stream = STREAM_COMPUTE;
+    return sum;
+}
+
 /* --- where a unit's gradient is whole ----------------------------------------------------------------------------- */
 
 /* Replicas sum a unit's gradient, unless they send each other parts of their directions later. */
@@ -268,7 +305,9 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
         if (last) {
             const struct tensor gradient = gradient_or_zeros(b, unit, 0);
             sum_whole_tensors(b, unit, gradient);
-            u->reduced = emit_reduce_scatter(&b->e, layout->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
+            u->reduced = b->opt->codec != CODEC_NONE && gradient.rows > 1
+                             ? reduce_as_codes(b, unit, gradient)
+                             : emit_reduce_scatter(&b->e, layout->reduce, BUF_GRAD_SHARD, "gradient shard", gradient);
             sum_replicas(b, unit);
         }
         break;
@@ -510,6 +549,13 @@ void gradients_update(struct builder *b)
     if (tensor_exists(b->seen)) {
         builder_stamp(b, PHASE_REDUCE, NONE, NONE, NONE);
         EMIT(&b->e, expert_rounds, b->statistics, b->seen);
+    }
+    /* Codes stay until buddies have them, which is before AGREE. */
+    for (int u = 0; u < units; u++) {
+        if (!tensor_exists(b->units[u].codes))
+            continue;
+        builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
+        EMIT(&b->e, release, b->units[u].codes);
     }
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, agree, b->statistics);

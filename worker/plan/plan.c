@@ -142,6 +142,10 @@ static void set_build_options(struct plan *plan)
                                          .reduce = strcmp(reduce, "step") == 0         ? REDUCE_STEP
                                                    : strcmp(reduce, "microbatch") == 0 ? REDUCE_MICROBATCH
                                                                                        : REDUCE_DEFAULT,
+                                         .codec = recipe_reduce_codec(r),
+                                         .stochastic = strcmp(r->parallelism.fsdp_reduce_rounding, "stochastic") == 0,
+                                         .buddies = plan_has_buddies(plan),
+                                         .error_decay = (float)r->parallelism.error_decay,
                                          .prefetch = (int)r->parallelism.fsdp_prefetch,
                                          .canonical = r->numerics.canonical,
                                          .offload = r->training.enable_cpu_offload,
@@ -373,6 +377,17 @@ bool plan_has_buddies(const struct plan *plan)
     return recipe_keeps_copies(plan->opt.recipe, plan->mesh.world, replicas);
 }
 
+/* The room of a buddy for a gradient that it decodes. */
+static size_t decoded_bytes(const struct plan *plan)
+{
+    size_t most = 0;
+
+    for (int u = 0; u < plan->layout->model->n_units; u++)
+        if (build_forwards(&plan->build, u))
+            most = MAX(most, (size_t)plan->layout->units[u].shard * sizeof(float));
+    return most;
+}
+
 size_t plan_copy_bytes(const struct plan *plan)
 {
     size_t most = 0;
@@ -383,7 +398,7 @@ size_t plan_copy_bytes(const struct plan *plan)
         most = MAX(most, state_types_bytes(plan->build.types, plan->layout->total[p], plan->layout->kept[p]) +
                              (size_t)plan->layout->total[p] * sizeof(float) +
                              (size_t)(plan->layout->owners ? plan->layout->owners->kept[p] : 0) * sizeof(float));
-    return most;
+    return most + (plan->opt.machine && plan->opt.machine->host_memory ? decoded_bytes(plan) : 0);
 }
 
 size_t plan_copy_room_bytes(const struct plan *plan)
@@ -394,13 +409,14 @@ size_t plan_copy_room_bytes(const struct plan *plan)
 
     if (!plan_has_buddies(plan) || !m || (m->host_memory && !plan->build.offload))
         return 0;
+    const size_t decoded = m->host_memory ? 0 : decoded_bytes(plan);
     for (int u = 0; u < l->model->n_units; u++)
         most = MAX(most, (size_t)l->units[u].shard * sizeof(float) +
                              state_types_bytes(plan->build.types, l->units[u].shard, layout_unit_kept(l, u)));
     for (int p = 0; l->owners && p < plan->mesh.size[AXIS_PP]; p++)
         most = MAX(most, (size_t)l->owners->kept[p] * sizeof(float) +
                              moment_bytes(plan->build.types.moment, l->owners->kept[p]));
-    return most;
+    return most + decoded;
 }
 
 size_t plan_snapshot_bytes(const struct plan *plan)

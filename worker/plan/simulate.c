@@ -136,7 +136,9 @@ static double buddy_time(const struct sim *s, int rank, int index, double *ret_b
 
     *ret_bytes = 0;
     for (int i = 0; i < k->n_finals && k->finals[i].writer < index; i++) {
-        const double bytes = (double)action_params(p, &p->actions[k->finals[i].norm])->norm.n * sizeof(float);
+        const struct final *const f = &k->finals[i];
+        const double bytes = f->codes >= 0 ? (double)p->buffers[f->codes].bytes
+                                           : (double)action_params(p, &p->actions[f->norm])->norm.n * sizeof(float);
         const double final = k->end[k->finals[i].writer];
         if (final < 0)
             return -1;

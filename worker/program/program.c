@@ -317,9 +317,10 @@ titan_status program_finals(const struct program *p, struct final **ret, int *re
 {
     struct final *const finals = calloc((size_t)p->layout->model->n_units + 1, sizeof *finals);
     _cleanup_free_ int *writer = calloc((size_t)p->n_buffers + 1, sizeof *writer);
+    _cleanup_free_ bool *released = calloc((size_t)p->n_buffers + 1, sizeof *released);
     int n = 0;
 
-    if (!finals || !writer) {
+    if (!finals || !writer || !released) {
         free(finals);
         return titan_fail(err, TITAN_ENOMEM, "final gradients: out of memory");
     }
@@ -329,6 +330,8 @@ titan_status program_finals(const struct program *p, struct final **ret, int *re
         const struct operand *o = action_operands(p, a);
         if (a->op == OP_NORM)
             finals[n++] = (struct final){.norm = i};
+        if (a->op == OP_RELEASE)
+            released[o[0].buffer] = true;
         for (int k = 0; k < a->n_operands; k++)
             if (o[k].access & ACCESS_WRITE)
                 writer[o[k].buffer] = i;
@@ -336,11 +339,23 @@ titan_status program_finals(const struct program *p, struct final **ret, int *re
     for (int i = 0; i < n; i++) { /* FROM_OWNERS writes behind the norm */
         const struct action *const norm = &p->actions[finals[i].norm];
         finals[i].writer = writer[action_operands(p, norm)[OPERAND_OF(norm, gradient)].buffer];
+        const struct action *const last = &p->actions[finals[i].writer];
+        const int codes =
+            last->op == OP_DECODE_SUM ? action_operands(p, last)[OPERAND_OF(decode_sum, codes)].buffer : NONE;
+        finals[i].codes = codes != NONE && released[codes] ? codes : NONE;
     }
     qsort(finals, (size_t)n, sizeof *finals, by_writer);
     *ret = finals;
     *ret_n = n;
     return TITAN_OK;
+}
+
+struct decode_sum_args program_codes(const struct program *p, const struct final *f)
+{
+    const struct op_decode_sum *const q = &action_params(p, &p->actions[f->writer])->decode_sum;
+
+    titan_assert(f->codes != NONE);
+    return (struct decode_sum_args){.codec = (enum codec)q->codec, .pieces = q->pieces, .n = q->n};
 }
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */

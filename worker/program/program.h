@@ -58,7 +58,8 @@ enum memory_kind {
     X(EXCHANGE, false, MEMORY_BUFFERS)                                                                                 \
     X(STATISTICS, false, MEMORY_BUFFERS)                                                                               \
     X(OWNED, true, MEMORY_OPTIMIZER) /* state of the matrices that this rank owns (tensor/owners.h) */                 \
-    X(OWNED_HOST, true, MEMORY_HOST) /* OWNED in host memory (offload) */
+    X(OWNED_HOST, true, MEMORY_HOST) /* OWNED in host memory (offload) */                                              \
+    X(ERROR, true, MEMORY_OPTIMIZER) /* what codes of this rank's gradient of a unit have lost (base/codecs.h) */
 
 enum buffer_kind {
 #define X(name, external, memory) BUF_##name,
@@ -248,14 +249,17 @@ size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
 /* Index of the first action that cannot end on this rank before every other rank has begun the same step. Such an
  * action is a collective of all ranks, AGREE at the latest. -1: the rank is alone. */
 int program_sync_point(const struct program *p);
-/* A gradient shard: its last writing action, and the NORM that reads it. */
+/* A gradient shard: its last writing action, and the NORM that reads it. codes: buffer of the codes that the shard is
+ * the sum of, if the writer is a DECODE_SUM and the codes are kept up to AGREE; -1: there are none. */
 struct final {
-    int writer, norm;
+    int writer, norm, codes;
 };
 /* The gradient shards of a step, in the order in which they become final. Owned (free). Shards of units whose matrices
  * have owners become final with FROM_OWNERS, behind AGREE. */
 titan_status program_finals(const struct program *p, struct final **ret, int *ret_n,
                             struct titan_error *err) TITAN_MUST_USE;
+/* How the codes of a final gradient are summed; without addresses. */
+struct decode_sum_args program_codes(const struct program *p, const struct final *f);
 /* Hash of the actions with their operands, streams and order: programs with the same hash do the same. The hash leaves
  * out sizes of scratch, which depend on the device and its threads. It leaves out places in the arena and waits, which
  * follow from the rest. The canonical sums (sum, sum_experts) and the layout follow from the recipe and are left out,

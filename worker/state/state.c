@@ -10,6 +10,19 @@
 #include "base/progress.h"
 #include "worker/program/program.h"
 
+/* Bytes of the errors of the units before one. A rank adds to the units of its stages, and to a copied table. */
+static size_t errors_before(const struct train_state *s, int unit)
+{
+    const struct layout *const l = s->layout;
+    const int pp_rank = mesh_group_rank(&l->mesh, GROUP_PP, s->rank);
+    size_t bytes = 0;
+
+    for (int u = 0; u < unit; u++)
+        if (l->units[u].pp_rank == pp_rank || (u == 0 && layout_copies_table(l, pp_rank)))
+            bytes += layout_error_bytes(l, u);
+    return bytes;
+}
+
 titan_status state_open(const struct state_options *o, struct train_state **ret, struct titan_error *err)
 {
     struct train_state *s = calloc(1, sizeof *s);
@@ -41,6 +54,10 @@ titan_status state_open(const struct state_options *o, struct train_state **ret,
         status = d->ops->alloc(d->dev, shadow, &s->shadow, err);
     if (status == TITAN_OK && biases > 0)
         status = d->ops->alloc(d->dev, biases, (void **)&s->biases, err);
+    const size_t errors = o->errors ? errors_before(s, s->layout->model->n_units) : 0;
+    titan_assert(!o->errors || !o->copy);
+    if (status == TITAN_OK && errors > 0)
+        status = d->ops->alloc(d->dev, errors, (void **)&s->errors, err);
     if (status != TITAN_OK) {
         s->layout = NULL;
         state_close(s);
@@ -63,6 +80,8 @@ void state_close(struct train_state *state)
         d->ops->release(d->dev, state->shadow);
     if (state->biases)
         d->ops->release(d->dev, state->biases);
+    if (state->errors)
+        d->ops->release(d->dev, state->errors);
     if (state->hashes)
         d->ops->release(d->dev, state->hashes);
     staging_close(state->staging);
@@ -199,9 +218,19 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
         return state_unit(state, buffer->unit);
     case BUF_BIAS:
         return state->biases ? state->biases + layout_bias_offset(m, m->units[buffer->unit].layer) : NULL;
+    case BUF_ERROR:
+        titan_assert(state->errors);
+        return state->errors + errors_before(state, buffer->unit);
     default:
         return NULL;
     }
+}
+
+titan_status state_zero_errors(const struct train_state *state, struct stream *s)
+{
+    const size_t bytes = state->errors ? errors_before(state, state->layout->model->n_units) : 0;
+
+    return bytes > 0 ? state->device->ops->zero(s, state->errors, bytes) : TITAN_OK;
 }
 
 /* --- filling ------------------------------------------------------------------------------------------------------ */

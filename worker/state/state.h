@@ -28,6 +28,8 @@ struct train_state {
     float *biases;    /* (layout_biases); NULL: the model has none */
     void *shadow;     /* (total) types.compute. NULL in a copy, and if the masters themselves are gathered: masters of
                        * that type, not offloaded */
+    uint8_t *errors;  /* device: layout_error_bytes() of each unit that this rank adds to; NULL: none are kept. They are
+                       * no part of snapshots and copies, and zero when the state is opened */
     uint64_t *hashes; /* device (2), scratch for the state's hash */
     struct staging *staging;
     uint64_t epoch;  /* the layout's epoch */
@@ -43,6 +45,7 @@ struct state_options {
     struct state_types types;
     bool offload; /* a copy is offloaded in any case if the device has its own memory */
     bool copy;    /* a copy of another rank's shard, without a shadow */
+    bool errors;  /* keep errors of codes of gradients; not of a copy */
 };
 /* Opens the zeroed state of one rank. */
 titan_status state_open(const struct state_options *options, struct train_state **ret,
@@ -54,6 +57,8 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
                         struct titan_error *err) TITAN_MUST_USE;
 /* Fills the shadow from the masters; enqueued. Call after masters were loaded. */
 titan_status state_refresh_shadow(struct train_state *state, struct stream *s) TITAN_MUST_USE;
+/* Enqueued: gradients' codes have lost nothing so far. */
+titan_status state_zero_errors(const struct train_state *state, struct stream *s) TITAN_MUST_USE;
 /* Sets the run's progress, for a state that was filled by others. */
 void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, struct skipped_steps skipped);
 /* Counts one more committed step with its tokens; skipped: it made no update. */
@@ -91,7 +96,7 @@ void *state_slice(const struct train_state *state, const struct shard_slice *sli
  * it is in the rank's range. */
 void *state_block(const struct train_state *state, int tensor, int kind, int64_t from);
 
-/* Memory of a program's external buffers (exec.h): SHARD, STATE, STATE_HOST, BIAS; NULL for others. */
+/* Memory of a program's external buffers (exec.h): SHARD, STATE, STATE_HOST, BIAS, ERROR; NULL for others. */
 void *state_bind(const struct train_state *state, const struct buffer *buffer);
 
 #endif

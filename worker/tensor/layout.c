@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/codecs.h"
 #include "base/round.h"
 #include "base/schedule.h"
 
@@ -384,6 +385,14 @@ int64_t layout_total(const struct layout *layout, int rank)
 int64_t layout_state(const struct layout *layout, int rank)
 {
     return layout->total[pp_rank(layout, rank)] + layout->kept[pp_rank(layout, rank)];
+}
+
+size_t layout_error_bytes(const struct layout *layout, int unit)
+{
+    const struct unit_layout *u = &layout->units[unit];
+    const int ranks = mesh_group_size(&layout->mesh, u->group);
+
+    return ranks > 1 ? (size_t)ranks * codec_error_bytes(u->shard) : 0;
 }
 
 int64_t layout_owned(const struct layout *layout, int rank)

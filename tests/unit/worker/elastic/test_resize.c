@@ -885,6 +885,45 @@ static void test_sums_not_finite(void **state)
     }
 }
 
+/* What codes of gradients have lost is forgotten when an epoch ends and when a step is skipped, on every rank: as in a
+ * run that forgets it at that step. The dead rank's part comes from its buddy, which got codes of its gradients. */
+static void test_errors_of_codes(void **state)
+{
+    (void)state;
+#define LOCO "numerics.canonical=false", "parallelism.fsdp_reduce_codec=loco", "elastic.max_workers=4"
+#define STABLE "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3"
+    static const char *const forgets[] = {LOCO, STABLE, "parallelism.error_reset=7", NULL};
+    static const char *const axes[][7] = {
+        {LOCO, STABLE},
+        {LOCO, STABLE, "parallelism.pipeline_parallel_degree=2"},
+    };
+    struct losses l, whole, reset, skipped, both;
+
+    for (size_t a = 0; a < ARRAY_SIZE(axes); a++) {
+        const char *with_reset[8];
+        memcpy(with_reset, axes[a], sizeof axes[a]);
+        with_reset[a == 0 ? 5 : 6] = forgets[5];
+        with_reset[a == 0 ? 6 : 7] = NULL;
+        struct script_epoch alone[] = {{.world = 4, .process = {0, 1, 2, 3}}};
+        struct script_epoch e[] = {
+            {.world = 4, .process = {0, 1, 2, 3}, .victim = 2, .kill_before = 8},
+            {.world = 4, .process = {0, 1, 4, 3}, .find = true, .recovery_source = "buddy"},
+        };
+        run_with(axes[a], alone, 1, false, false, &whole);
+        run_with(with_reset, alone, 1, false, false, &reset);
+        assert_true(whole.loss[8] == reset.loss[8] && whole.grad_norm[8] != reset.grad_norm[8]);
+        run_with(axes[a], e, (int)ARRAY_SIZE(e), false, false, &l);
+        check_against(&l, &reset);
+        alone[0].fails[2] = "exec.sums=fail@7";
+        run_with(axes[a], alone, 1, false, false, &skipped);
+        run_with(with_reset, alone, 1, false, false, &both);
+        assert_true(skipped.loss[7] == whole.loss[7] && skipped.loss[8] != whole.loss[8]);
+        check_against(&skipped, &both);
+    }
+#undef LOCO
+#undef STABLE
+}
+
 /* Rank 0 alone has the sum of a step, and is killed: no process was told of that step, so it is trained again and yet
  * once for all that look on. The step before, which all had, was told of. With meshes that have a first collective of
  * all ranks, and others. */
@@ -1207,6 +1246,7 @@ int main(void)
         slow(test_kill_without_loss_tcp),
         longer(test_fail_in_step, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_sums_not_finite, .setup_func = shorten, .teardown_func = lengthen),
+        quick(test_errors_of_codes, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_told_when_all_have_it, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_kill_meshes),

@@ -99,6 +99,8 @@ struct layout_case {
     const char *name;
     int world;
     const char *sets[10];
+    int bits;         /* of scaled codes of gradients; 0: no codec */
+    bool shards_only; /* buddies get no codes: more happens to gradients than their sum */
 };
 
 struct trainee {
@@ -129,12 +131,10 @@ static void *bind(void *arg, const struct buffer *buffer)
     return state_bind(((struct trainee *)arg)->own, buffer);
 }
 
-static titan_status reduced(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
-                            struct titan_error *err)
+static titan_status reduced(void *arg, const struct exec_reduced *r, struct stream *s, struct titan_error *err)
 {
     const struct trainee *t = arg;
-    (void)unit;
-    return t->buddy ? buddy_send(t->buddy, grad, n, s, err) : TITAN_OK;
+    return t->buddy ? buddy_send(t->buddy, r, s, err) : TITAN_OK;
 }
 
 static titan_status directed(void *arg, const float *next, int64_t n, struct titan_error *err)
@@ -155,7 +155,8 @@ static struct train_state *open_state(struct trainee *t, int rank)
                                           .layout = layout,
                                           .rank = rank,
                                           .types = state_types_of_recipe(&t->p.recipe, DTYPE_F32),
-                                          .copy = rank != t->ctx->rank};
+                                          .copy = rank != t->ctx->rank,
+                                          .errors = rank == t->ctx->rank && t->plan->build.codec == CODEC_LOCO};
     MUST(t, state_open(&options, &ret, &err));
     ret->epoch = 1;
     return ret;
@@ -352,15 +353,21 @@ static void close_trainee(struct trainee *t)
 
 /* --- tests -------------------------------------------------------------------------------------------------------- */
 
-/* To the buddy goes this rank's part of the gradients of all units, 4 bytes each, and what owners keep. */
+/* To the buddy goes this rank's part of the gradients of all units, 4 bytes each, or the codes of all ranks' parts
+ * where they are fewer bytes, and what owners keep. */
 static double buddy_formula(const struct trainee *t)
 {
-    double floats = 0;
+    const struct layout *const l = t->plan->layout;
+    const struct layout_case *const c = t->ctx->arg;
+    double bytes = 4 * (double)layout_owned(l, t->ctx->rank);
 
-    for (int u = 0; u < t->p.model->n_units; u++)
-        if (t->plan->layout->units[u].pp_rank == t->program->pp_rank)
-            floats += (double)t->plan->layout->units[u].shard;
-    return t->buddy ? 4 * (floats + (double)layout_owned(t->plan->layout, t->ctx->rank)) : 0;
+    for (int u = 0; u < t->p.model->n_units; u++) {
+        const double n = (double)l->units[u].shard, scales = 16 * ceil(ceil(n / 1024) / 4);
+        const double codes = mesh_group_size(&l->mesh, l->units[u].group) * (scales + 16 * ceil(n * c->bits / 8 / 16));
+        if (l->units[u].pp_rank == t->program->pp_rank)
+            bytes += c->bits > 0 && !c->shards_only ? MIN(codes, 4 * n) : 4 * n;
+    }
+    return t->buddy ? bytes : 0;
 }
 
 static void near(const struct rank_context *ctx, double got, double expected, const char *what)
@@ -394,22 +401,43 @@ static void train(struct rank_context *ctx)
     close_trainee(&t);
 }
 
+#define CODEC "parallelism.fsdp_reduce_codec="
 #define PIPELINE "parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_microbatch_size=1"
 
 static void test_counted(void **state)
 {
     static const struct layout_case cases[] = {
-        {"shards", 2, {NULL}},
-        {"three shards", 3, {NULL}},
-        {"no copies", 2, {"fault_tolerance.redundancy=checkpoint", NULL}},
-        {"replicas", 2, {"parallelism.data_parallel_replicate_degree=2", NULL}},
-        {"replicas with buddies",
-         4,
-         {"parallelism.data_parallel_replicate_degree=2", "fault_tolerance.redundancy=buddy", NULL}},
-        {"shards and tp", 4, {"parallelism.tensor_parallel_degree=2", NULL}},
-        {"shards and pp", 4, {PIPELINE, "training.global_batch_size=4", NULL}},
-        {"owners", 2, {"optimizer.name=Muon", NULL}},
-        {"canonical", 2, {"numerics.canonical=true", "training.global_batch_size=4", NULL}},
+        {.name = "shards", .world = 2, .sets = {NULL}},
+        {.name = "three shards", .world = 3, .sets = {NULL}},
+        {.name = "no copies", .world = 2, .sets = {"fault_tolerance.redundancy=checkpoint", NULL}},
+        {.name = "replicas", .world = 2, .sets = {"parallelism.data_parallel_replicate_degree=2", NULL}},
+        {.name = "replicas with buddies",
+         .world = 4,
+         .sets = {"parallelism.data_parallel_replicate_degree=2", "fault_tolerance.redundancy=buddy", NULL}},
+        {.name = "shards and tp", .world = 4, .sets = {"parallelism.tensor_parallel_degree=2", NULL}},
+        {.name = "shards and pp", .world = 4, .sets = {PIPELINE, "training.global_batch_size=4", NULL}},
+        {.name = "owners", .world = 2, .sets = {"optimizer.name=Muon", NULL}},
+        {.name = "canonical", .world = 2, .sets = {"numerics.canonical=true", "training.global_batch_size=4", NULL}},
+        {.name = "loco", .world = 2, .sets = {CODEC "loco", NULL}, .bits = 4},
+        {.name = "int8", .world = 3, .sets = {CODEC "int8", NULL}, .bits = 8},
+        {.name = "int4 at random",
+         .world = 4,
+         .sets = {CODEC "int4", "parallelism.fsdp_reduce_rounding=stochastic", NULL},
+         .bits = 4},
+        {.name = "loco, shards and tp",
+         .world = 4,
+         .sets = {CODEC "loco", "parallelism.tensor_parallel_degree=2", NULL},
+         .bits = 4},
+        {.name = "loco, shards and pp",
+         .world = 4,
+         .sets = {CODEC "loco", PIPELINE, "training.global_batch_size=4", NULL},
+         .bits = 4},
+        {.name = "loco and replicas",
+         .world = 4,
+         .sets = {CODEC "loco", "parallelism.data_parallel_replicate_degree=2", "fault_tolerance.redundancy=buddy",
+                  NULL},
+         .bits = 4,
+         .shards_only = true},
     };
 
     (void)state;

@@ -62,13 +62,10 @@ static void must(titan_status status, const struct titan_error *err)
         fail_msg("%s: %s", titan_status_name(status), err->msg);
 }
 
-static titan_status reduced(void *arg, int unit, const float *grad, int64_t n, struct stream *s,
-                            struct titan_error *err)
+static titan_status reduced(void *arg, const struct exec_reduced *r, struct stream *s, struct titan_error *err)
 {
     struct fixture *f = arg;
-    (void)unit;
-    (void)grad;
-    (void)n;
+    assert_true(r->n > 0 && !r->codes);
     (void)s;
     (void)err;
     atomic_store(&f->revoked, f->revoke == REVOKE_REDUCED);

@@ -349,6 +349,19 @@ static bool cross_commit(struct program *p, int i)
     return true;
 }
 
+/* Another codec on one side; fp8 and int8 have codes of the same size. */
+static bool change_codec(struct program *p, int i)
+{
+    struct op_params *q = &p->params[p->actions[i].params];
+    int64_t *const codec = p->actions[i].op == OP_ENCODE       ? &q->encode.codec
+                           : p->actions[i].op == OP_DECODE_SUM ? &q->decode_sum.codec
+                                                               : NULL;
+    if (!codec)
+        return false;
+    *codec = *codec == CODEC_INT8 ? CODEC_FP8 : CODEC_INT8;
+    return true;
+}
+
 /* --- and its plan of memory and waits, left as it stands ---------------------------------------------------------- */
 
 static bool drop_wait(struct program *p, int i)
@@ -429,6 +442,7 @@ static const struct mutation {
     {"reorder collectives", reorder_collectives, false},
     {"send too late", send_too_late, false},
     {"on the wrong side of COMMIT", cross_commit, false},
+    {"another codec", change_codec, false},
     {"drop a wait", drop_wait, true},
     {"wait for what comes later", wait_for_later, true},
     {"another stream", change_stream, true},
@@ -608,6 +622,19 @@ static const struct programs_case broken_cases[] = {
      .rotate = true,
      .in_place = true,
      .checkpointing = CHECKPOINT_FULL},
+    {.pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 9, .codec = CODEC_LOCO},
+    {.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 7, .codec = CODEC_LOCO, .tied = true},
+    {.dims = &programs_experts,
+     .pp = 1,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 2,
+     .tp = 2,
+     .ep = 2,
+     .microbatches = 6,
+     .dt = DTYPE_BF16,
+     .codec = CODEC_INT8,
+     .optimizer = "Muon"},
 };
 
 struct tally {
@@ -636,7 +663,8 @@ static void break_once(const struct programs *p, int kind, const struct mutation
     if (status != TITAN_EBUG)
         print_error("%s: program class %d, action %d (%s, %s, unit %d, microbatch %d)%s was not found\n", m->name, kind,
                     at, op_name((enum op)a->op), phase_name((enum phase)a->phase), a->unit, a->microbatch, what);
-    else if (!strstr(err.msg, "action ") && !strstr(err.msg, "unit ") && !strstr(err.msg, "there is no DECIDE"))
+    else if (!strstr(err.msg, "action ") && !strstr(err.msg, "unit ") && !strstr(err.msg, "there is no DECIDE") &&
+             !strstr(err.msg, "owne"))
         fail_msg("%s: the message names nothing: %s", m->name, err.msg);
     program_close(broken);
 }
@@ -716,6 +744,7 @@ static struct programs_case case_of(int turn)
                                   .masked = turn % 2,
                                   .ring = turn / 2 % 2,
                                   .offload = turn % 7 == 0,
+                                  .codec = turn % 5 == 0 ? CODEC_NONE : (enum codec)(turn % CODECS),
                                   .tensor_sums = turn % 5 == 1,
                                   .optimizer = turn % 4 == 1 ? "Muon" : NULL,
                                   .gather_codec = (enum weight_codec)(turn / 7 % WEIGHT_CODECS),
@@ -785,6 +814,111 @@ static void test_parts_of_a_sum(void **state)
     programs_close(&p);
 }
 
+/* Moves the first action of a kind of a unit right before or behind another one. */
+static void put(struct program *p, int unit, enum op what_op, bool behind, enum op other, enum channel channel)
+{
+    int from = -1, to = -1;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *const a = &p->actions[i];
+        if (a->unit != unit)
+            continue;
+        from = a->op == what_op && from < 0 ? i : from;
+        to = a->op == other && (channel == CHANNEL_COUNT || a->channel == (int)channel) ? i : to;
+    }
+    assert_true(from >= 0 && to >= 0);
+    move_action(p, from, to + behind - (from < to));
+}
+
+static int action_of(const struct program *p, int unit, enum op op)
+{
+    int i = 0;
+    while (i < p->n_actions && (p->actions[i].op != op || p->actions[i].unit != unit))
+        i++;
+    assert_true(i < p->n_actions);
+    return i;
+}
+
+/* What is done to unit 2, a layer like unit 1. */
+static void code_before_tp(struct program *p)
+{
+    put(p, 2, OP_ENCODE, false, OP_ALL_REDUCE, CHANNEL_TP);
+}
+
+static void code_again(struct program *p)
+{
+    assert_true(duplicate(p, action_of(p, 2, OP_ENCODE)));
+}
+
+static void sum_again(struct program *p)
+{
+    assert_true(duplicate(p, action_of(p, 2, OP_DECODE_SUM)));
+}
+
+static void sum_own_codes(struct program *p)
+{
+    const int encode = action_of(p, 2, OP_ENCODE), sum = action_of(p, 2, OP_DECODE_SUM);
+    operands_of(p, sum)[OPERAND_OF(decode_sum, codes)] = operands_of(p, encode)[OPERAND_OF(encode, codes)];
+    operands_of(p, sum)[OPERAND_OF(decode_sum, codes)].access = ACCESS_READ;
+}
+
+static void travel_elsewhere(struct program *p)
+{
+    p->actions[action_of(p, 2, OP_ALL_TO_ALL)].channel = CHANNEL_REPLICATE;
+}
+
+static void keep_errors_of_another(struct program *p)
+{
+    const int own = action_of(p, 2, OP_ENCODE), other = action_of(p, 1, OP_ENCODE);
+    operands_of(p, own)[OPERAND_OF(encode, error)] = operands_of(p, other)[OPERAND_OF(encode, error)];
+}
+
+static void keep_no_errors(struct program *p)
+{
+    p->actions[action_of(p, 2, OP_ENCODE)].n_operands--;
+}
+
+static void code_another_unit(struct program *p)
+{
+    const int own = action_of(p, 2, OP_ENCODE), other = action_of(p, 1, OP_ENCODE);
+    operands_of(p, own)[OPERAND_OF(encode, x)] = operands_of(p, other)[OPERAND_OF(encode, x)];
+}
+
+static void test_codes_go_their_way(void **state)
+{
+    const struct programs_case c = {
+        .pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 8, .codec = CODEC_LOCO};
+    static const struct {
+        void (*apply)(struct program *p);
+        const char *says;
+    } wrong[] = {
+        {code_before_tp, "over nothing, it must be over tp"},
+        {code_again, "which has been passed on"},
+        {sum_again, "which has been begun"},
+        {sum_own_codes, "that are not those of all ranks"},
+        {travel_elsewhere, "reduces codes of unit 2's gradient: only ALL_TO_ALL on REDUCE moves them"},
+        {keep_errors_of_another, "which is not for those of unit 2"},
+        {keep_no_errors, "the errors of codes are missing"},
+        {code_another_unit, "belongs to unit 1"},
+    };
+    struct titan_error err = {0};
+    struct programs p;
+
+    (void)state;
+    assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
+    assert_int_equal(check_all(p.classes, p.n, &err), TITAN_OK);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        struct program *broken = clone(p.classes[0]);
+        wrong[i].apply(broken);
+        assert_int_equal(program_finish(broken, &err), TITAN_OK);
+        const titan_status status = program_check(broken, 0, &err);
+        if (status != TITAN_EBUG || !strstr(err.msg, wrong[i].says))
+            fail_msg("%zu: %s: %s", i, titan_status_name(status), err.msg);
+        program_close(broken);
+    }
+    programs_close(&p);
+}
+
 static void test_too_little_memory(void **state)
 {
     const struct programs_case c = {
@@ -808,8 +942,12 @@ static void test_too_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_programs_pass), longer(test_broken_programs_are_found), quick(test_an_evaluation_changes_nothing),
-        quick(test_parts_of_a_sum), quick(test_too_little_memory),
+        longer(test_programs_pass),
+        longer(test_broken_programs_are_found),
+        quick(test_an_evaluation_changes_nothing),
+        quick(test_parts_of_a_sum),
+        quick(test_too_little_memory),
+        quick(test_codes_go_their_way),
     };
 
     drawn = seeded_seed(0);
