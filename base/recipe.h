@@ -192,6 +192,7 @@ struct recipe {
         char fsdp_reduce[16];          /* when gradients are reduced: "default", "microbatch", "step" */
         char fsdp_reduce_codec[16];    /* codec_names(); recipe_reduce_codec() */
         char fsdp_reduce_rounding[16]; /* of codes: "nearest", "stochastic" */
+        char fsdp_reduce_scale[16];    /* what has a scale: "bucket" (base/codecs.h), "tensor" */
         double error_decay;            /* of a codec with errors (base/codecs.h) */
         int64_t error_reset;           /* steps after which errors are zeroed; 0 = never */
         char fsdp_bucketing[16];       /* "block" or "off" (one unit per bucket), "greedy" (by the cost model) */

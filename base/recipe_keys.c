@@ -421,6 +421,9 @@ const struct setting recipe_keys[] = {
     KEY(parallelism, fsdp_reduce_rounding, STRING, .choices = "nearest|stochastic", .initial = "\"nearest\"",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "How codes of \"int8\" and \"int4\" are rounded. \"stochastic\": up or down at random, right on average."),
+    KEY(parallelism, fsdp_reduce_scale, STRING, .choices = "bucket|tensor", .initial = "\"bucket\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "What has a scale of its own in codes of 4 and 8 bits: 1024 values, or a whole tensor (a rank's gradient of it)."),
     KEY(parallelism, error_decay, REAL, .max = 0.999999, .initial = "0.8",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Weight of the old error in \"loco\"'s error; 1 - error_decay is that of what this step lost."),

@@ -569,6 +569,11 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
                           "parallelism.fsdp_reduce_rounding = \"stochastic\" needs parallelism.fsdp_reduce_codec = "
                           "\"int8\" or \"int4\", not \"%s\"",
                           codec);
+    if (strcmp(r->parallelism.fsdp_reduce_scale, "tensor") == 0 && !codec_row(codec_find(codec))->scaled)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.fsdp_reduce_scale = \"tensor\" needs a codec of 4 or 8 bits in "
+                          "parallelism.fsdp_reduce_codec, not \"%s\"",
+                          codec);
     if (strcmp(r->fault_tolerance.redundancy, "replica") == 0 && r->parallelism.data_parallel_replicate_degree <= 1)
         return titan_fail(
             err, TITAN_EINVAL,

@@ -37,7 +37,6 @@ KEPT = {
 }
 KEPT_MEMBERS = {
     "device_ops.stream_native": "a benchmark's events and a probe's kernels, on the device's own stream",
-    "device_ops.bucket_largest": "one scale a tensor for codes of gradients, which no program asks for",
 }
 KEPT_NAMES = {
     "API_PAGE_MAX": "no answer has more",

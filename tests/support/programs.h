@@ -30,6 +30,7 @@ struct programs_case {
     bool tensor_sums;      /* with a direction section */
     const char *replicate; /* parallelism.replicate_method; NULL: none */
     enum codec codec;      /* of gradients */
+    bool tensor_scales;    /* of its codes */
     const char *optimizer; /* of matrices, whose owners keep the state; NULL: AdamW */
     enum weight_codec gather_codec;
 };

@@ -14,6 +14,7 @@ folder = tempfile.TemporaryDirectory(prefix="titan-codecs-")
 root = Path(folder.name)
 text = titan.headers_text(root / "text")
 STEPS = 8
+SCALE = "parallelism.fsdp_reduce_scale"
 CODEC, ROUNDING, WHEN = "parallelism.fsdp_reduce_codec", "parallelism.fsdp_reduce_rounding", "parallelism.fsdp_reduce"
 BASE = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.steps": STEPS, "lr_scheduler.warmup_steps": 2,
         "training.local_batch_size": 1, "training.global_batch_size": 12, "checkpoint.enable": "false", "optimizer.lr": 5e-3}
@@ -72,6 +73,9 @@ def test_lossy():
             norm = abs(first[0][1] / exact[0][1] - 1)
             assert apart(first, exact) < 0.15 and norm < 0.1, (codec, rounding, first, exact)
             lost[codec, rounding] = first
+    for codec in ("fp8", "int4", "loco"):
+        lost[codec, "one scale"] = run(workers, keys | {CODEC: codec, SCALE: "tensor"})
+        assert apart(lost[codec, "one scale"], exact) < 0.4, (codec, lost[codec, "one scale"], exact)
     assert len({tuple(losses) for losses in lost.values()}) == len(lost)
     assert apart(lost["bf16", "nearest"], exact) < apart(lost["int4", "nearest"], exact)
 
@@ -82,6 +86,8 @@ def test_errors():
         workers, keys = MESHES[name]
         forgets = run(workers, keys | {CODEC: "loco", "parallelism.error_reset": 1})
         assert forgets == run(workers, keys | {CODEC: "int4"}), name
+        scaled = keys | {SCALE: "tensor"}
+        assert run(workers, scaled | {CODEC: "loco", "parallelism.error_reset": 1}) == run(workers, scaled | {CODEC: "int4"}) != forgets, name
         keeps = run(workers, keys | {CODEC: "loco"})
         assert keeps[:1] == forgets[:1] and keeps != forgets, name
         assert run(workers, keys | {CODEC: "loco", "parallelism.error_decay": 0.5}) != keeps, name
@@ -100,7 +106,8 @@ def test_refused():
     for keys, words in (({CODEC: "int3"}, ("int3", "loco")), ({CODEC: "int4", "numerics.canonical": "true"}, ("numerics.canonical", "f32")),
                         ({CODEC: "f32", WHEN: "microbatch"}, ("microbatch", "once a step")),
                         ({CODEC: "loco", ROUNDING: "stochastic"}, ("stochastic", "int8", "loco")),
-                        ({ROUNDING: "stochastic"}, ("stochastic", "none")), ({"parallelism.error_decay": 1}, ("error_decay", "0.999999"))):
+                        ({ROUNDING: "stochastic"}, ("stochastic", "none")),
+                        ({CODEC: "bf16", SCALE: "tensor"}, ("fsdp_reduce_scale", "bf16")), ({"parallelism.error_decay": 1}, ("error_decay", "0.999999"))):
         _, done = start(2, **keys)
         assert done.code == 2 and len(done.err.splitlines()) <= 2 and all(w in done.err for w in words), (keys, done.err)
 

@@ -570,12 +570,14 @@ static titan_status sum_slices(const struct call *c, float *sum, float *slices, 
 /* --- gradients as codes ------------------------------------------------------------------------------------------- */
 
 /* Each rank rounds each unit's gradient by a random stream of its own. */
-static titan_status encode_gradient(const struct call *c, uint8_t *codes, const float *x, uint8_t *error)
+static titan_status encode_gradient(const struct call *c, uint8_t *codes, const float *x, uint8_t *error,
+                                    const float *largest)
 {
     const struct op_encode *const q = &c->p->encode;
     struct encode_args args = {.codes = codes,
                                .error = error,
                                .x = x,
+                               .largest = largest,
                                .codec = (enum codec)q->codec,
                                .pieces = q->pieces,
                                .n = q->n,
@@ -590,6 +592,38 @@ static titan_status encode_gradient(const struct call *c, uint8_t *codes, const 
         args.step = c->e->batch->step;
     }
     return c->ops->encode(c->s, &args);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static titan_status find_bucket_largest(const struct call *c, float *largest, float *of_tensor, const float *x,
+                                        const uint8_t *error)
+{
+    const struct op_bucket_largest *const q = &c->p->bucket_largest;
+    const struct layout *const l = c->e->p->layout;
+    const struct model_unit *const u = &l->model->units[c->a->unit];
+    _cleanup_free_ int64_t *begins = calloc((size_t)q->tensors + 1, sizeof *begins);
+
+    titan_assert(q->tensors == u->n_tensors);
+    if (!begins)
+        return titan_fail(c->err, TITAN_ENOMEM, "codes: out of memory");
+    for (int t = 0; t < u->n_tensors; t++)
+        begins[t] = l->tensors[u->first_tensor + t].offset;
+    qsort(begins, (size_t)q->tensors, sizeof *begins, by_place); /* tensors that tp cuts are first in the buffer */
+    begins[q->tensors] = l->units[c->a->unit].numel;
+    const struct bucket_largest_args args = {.largest = largest,
+                                             .of_tensor = of_tensor,
+                                             .x = x,
+                                             .error = error,
+                                             .pieces = q->pieces,
+                                             .n = q->n,
+                                             .begins = begins,
+                                             .tensors = q->tensors};
+    return c->ops->bucket_largest(c->s, &args);
 }
 
 /* --- weights as codes --------------------------------------------------------------------------------------------- */

@@ -76,6 +76,7 @@ struct build_options {
     int keep_products;                       /* for CHECKPOINT_OPS; 0: 2 */
     enum codec codec;           /* how gradients travel within the ranks of a unit's group; CODEC_NONE: sums in fp32 */
     bool stochastic;            /* codes are rounded at random */
+    bool tensor_scales;         /* a scaled codec has one scale for each tensor, not for each bucket */
     float error_decay;          /* of a codec with errors */
     bool buddies;               /* there are buddies, who get codes in place of a shard (build_forwards) */
     bool split_gate_up;         /* gate and up are separate products, as in a model with a CHECKPOINT_OPS layer */

@@ -28,6 +28,7 @@ struct flow {
     bool owned;       /* the buffer is a copy of the state of owned matrices */
     bool updated;     /* the buffer is a copy of a state, and is updated */
     int packed;       /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
+    bool measured;    /* scales of codes are made of the gradient: it may not change any more */
     enum codec coded; /* the buffer holds the gradient as codes */
     int parts;        /* unit of whose direction the buffer holds parts; NONE: no parts */
     bool gathered;    /* of all replicas */
@@ -47,6 +48,7 @@ struct unit_progress {
     bool extracted, gathered, combined; /* parts that replicas send each other */
     bool counted, balanced;             /* loads of experts */
     bool coded;                         /* ENCODE */
+    int largest;                        /* buffer of BUCKET_LARGEST; NONE: none */
 };
 
 struct gradients {
@@ -204,7 +206,7 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     struct flow *f = flow_of(g, o);
     const int slot = a->microbatch;
 
-    if (f->done || f->passed)
+    if (f->done || f->passed || f->measured)
         return REFUSE(c, "adds to the gradient of unit %d, which is on its way already (reduced over %s)", f->unit,
                       done_names(f->done));
     f->unit = c->p->buffers[o->buffer].unit;
@@ -284,6 +286,8 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
     }
     if (from->done & done)
         return REFUSE(c, "reduces the gradient of unit %d over %s again", from->unit, done_names(done));
+    if (done == DONE_TP && from->measured)
+        return REFUSE(c, "sums whole tensors of unit %d over tp when scales of its codes are made", from->unit);
     if (done == DONE_TP && from->done)
         return REFUSE(c, "sums whole tensors of unit %d over tp after the reduction over %s", from->unit,
                       done_names(from->done));
@@ -441,14 +445,39 @@ static unsigned must_be_done(const struct gradients *g, int unit)
     return done;
 }
 
+/* Are errors of codes given where the codec has them, and are they the unit's own? error: NULL if they are not given.
+ */
+static titan_status check_errors(const struct gradients *g, const struct action *a, const struct operand *error)
+{
+    const struct checker *c = g->c;
+
+    if (error && (c->p->buffers[error->buffer].kind != BUF_ERROR || c->p->buffers[error->buffer].unit != a->unit))
+        return REFUSE(c, "takes errors from buffer #%d, which is not for those of unit %d", error->buffer, a->unit);
+    return TITAN_OK;
+}
+
+/* What scales are made of is the gradient that is coded, with the errors that are coded with it. */
+static titan_status measure(struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct operand *const x = &o[OPERAND_OF(bucket_largest, x)];
+    const int errors = OPERAND_OF(bucket_largest, error);
+
+    TRY(take(g, x));
+    if (a->unit < 0 || flow_of(g, x)->unit != a->unit || g->units[a->unit].largest != NONE)
+        return REFUSE(c, "measures buffer #%d, which is not its unit's gradient, or again", x->buffer);
+    TRY(check_errors(g, a, a->n_operands > errors ? &o[errors] : NULL));
+    flow_of(g, x)->measured = true;
+    g->units[a->unit].largest = o[OPERAND_OF(bucket_largest, largest)].buffer;
+    return TITAN_OK;
+}
+
 /* A unit's gradient is coded once, when it is the rank's whole gradient: summed over tp where that is due, and over
  * nothing else. The errors of the unit's codes are its own, and are read and written that once. */
 static titan_status encode(struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
     const struct operand *const codes = &o[OPERAND_OF(encode, codes)], *const x = &o[OPERAND_OF(encode, x)];
-    const struct operand *const error =
-        a->n_operands > OPERAND_OF(encode, error) ? &o[OPERAND_OF(encode, error)] : NULL;
     const enum codec codec = (enum codec)action_params(c->p, a)->encode.codec;
     struct flow *const from = flow_of(g, x), *const to = flow_of(g, codes);
 
@@ -460,11 +489,12 @@ static titan_status encode(struct gradients *g, const struct action *a, const st
     if (from->done != want)
         return REFUSE(c, "codes the gradient of unit %d, which has been reduced over %s, it must be over %s", a->unit,
                       done_names(from->done), done_names(want));
-    if ((error != NULL) != codec_row(codec)->error)
-        return REFUSE(c, "codec %s, and the errors of codes are %s", codec_row(codec)->name,
-                      error ? "given" : "missing");
-    if (error && (c->p->buffers[error->buffer].kind != BUF_ERROR || c->p->buffers[error->buffer].unit != a->unit))
-        return REFUSE(c, "keeps errors in buffer #%d, which is not for those of unit %d", error->buffer, a->unit);
+    const bool errors = codec == CODEC_LOCO;
+    const int largest = OPERAND_OF(encode, error) + errors;
+    TRY(check_errors(g, a, errors ? &o[OPERAND_OF(encode, error)] : NULL));
+    if (from->measured != (a->n_operands > largest) ||
+        (from->measured && o[largest].buffer != g->units[a->unit].largest))
+        return REFUSE(c, "scales of unit %d's codes are not made of what is coded", a->unit);
     if (to->unit != NONE)
         return REFUSE(c, "writes codes over a gradient of unit %d", to->unit);
     from->passed = true;
@@ -1019,6 +1049,8 @@ static titan_status step(struct gradients *g, const struct action *a)
             if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
                 return REFUSE(c, "releases codes of unit %d before unit %d has its norm", flow_of(g, &o[0])->unit, u);
         return TITAN_OK;
+    case OP_BUCKET_LARGEST:
+        return measure(g, a, o);
     case OP_ENCODE:
         return encode(g, a, o);
     case OP_DECODE_SUM:
@@ -1073,7 +1105,7 @@ titan_status check_gradients(struct checker *c)
     for (int i = 0; i < p->n_buffers; i++)
         g.flows[i].unit = g.flows[i].state_of = g.flows[i].packed = g.flows[i].parts = NONE;
     for (int u = 0; u < c->model->n_units; u++)
-        g.units[u].normed = NONE;
+        g.units[u].normed = g.units[u].largest = NONE;
     g.owned.values = g.owned.masters = g.owned.cut_parts = g.owned.next = NONE;
     for (c->index = 0; c->index < p->n_actions; c->index++)
         TRY(step(&g, &p->actions[c->index]));

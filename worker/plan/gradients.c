@@ -272,7 +272,15 @@ static struct tensor reduce_as_codes(struct builder *b, int unit, struct tensor 
 
     const struct tensor codes = emit_tensor(&b->e, BUF_EXCHANGE, "codes to send", DTYPE_U8, gradient.rows, bytes);
     b->e.stream = STREAM_REDUCE;
-    EMIT(&b->e, encode, codes, gradient, kept, .codec = codec, .stochastic = b->opt->stochastic,
+    struct tensor largest = TENSOR_NONE;
+    if (b->opt->tensor_scales && codec_row(codec)->scaled) {
+        const int tensors = b->model->units[unit].n_tensors;
+        const struct tensor of_tensor = emit_tensor(&b->e, BUF_WORK, "largest of tensors", DTYPE_F32, 1, tensors);
+        largest =
+            emit_tensor(&b->e, BUF_WORK, "largest of buckets", DTYPE_F32, gradient.rows, codec_buckets(gradient.cols));
+        EMIT(&b->e, bucket_largest, largest, of_tensor, gradient, kept);
+    }
+    EMIT(&b->e, encode, codes, gradient, kept, largest, .codec = codec, .stochastic = b->opt->stochastic,
          .decay = b->opt->error_decay);
     const struct tensor received = emit_tensor(&b->e, BUF_EXCHANGE, "codes received", DTYPE_U8, gradient.rows, bytes);
     emit_all_to_all(&b->e, b->layout->units[unit].reduce, received, codes);

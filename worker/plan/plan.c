@@ -145,6 +145,7 @@ static void set_build_options(struct plan *plan)
                                          .codec = recipe_reduce_codec(r),
                                          .stochastic = strcmp(r->parallelism.fsdp_reduce_rounding, "stochastic") == 0,
                                          .buddies = plan_has_buddies(plan),
+                                         .tensor_scales = strcmp(r->parallelism.fsdp_reduce_scale, "tensor") == 0,
                                          .error_decay = (float)r->parallelism.error_decay,
                                          .prefetch = (int)r->parallelism.fsdp_prefetch,
                                          .canonical = r->numerics.canonical,

@@ -622,7 +622,14 @@ static const struct programs_case broken_cases[] = {
      .rotate = true,
      .in_place = true,
      .checkpointing = CHECKPOINT_FULL},
-    {.pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 9, .codec = CODEC_LOCO},
+    {.pp = 1,
+     .dp_replicate = 2,
+     .dp_shard = 2,
+     .cp = 1,
+     .tp = 2,
+     .microbatches = 9,
+     .codec = CODEC_LOCO,
+     .tensor_scales = true},
     {.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 7, .codec = CODEC_LOCO, .tied = true},
     {.dims = &programs_experts,
      .pp = 1,
@@ -744,6 +751,7 @@ static struct programs_case case_of(int turn)
                                   .masked = turn % 2,
                                   .ring = turn / 2 % 2,
                                   .offload = turn % 7 == 0,
+                                  .tensor_scales = turn / 2 % 2,
                                   .codec = turn % 5 == 0 ? CODEC_NONE : (enum codec)(turn % CODECS),
                                   .tensor_sums = turn % 5 == 1,
                                   .optimizer = turn % 4 == 1 ? "Muon" : NULL,
@@ -873,9 +881,15 @@ static void keep_errors_of_another(struct program *p)
     operands_of(p, own)[OPERAND_OF(encode, error)] = operands_of(p, other)[OPERAND_OF(encode, error)];
 }
 
-static void keep_no_errors(struct program *p)
+static void measure_early(struct program *p)
 {
-    p->actions[action_of(p, 2, OP_ENCODE)].n_operands--;
+    put(p, 2, OP_BUCKET_LARGEST, false, OP_ALL_REDUCE, CHANNEL_TP);
+}
+
+static void measure_another_unit(struct program *p)
+{
+    const int own = action_of(p, 2, OP_ENCODE), other = action_of(p, 3, OP_ENCODE);
+    operands_of(p, own)[OPERAND_OF(encode, largest)] = operands_of(p, other)[OPERAND_OF(encode, largest)];
 }
 
 static void code_another_unit(struct program *p)
@@ -886,28 +900,37 @@ static void code_another_unit(struct program *p)
 
 static void test_codes_go_their_way(void **state)
 {
-    const struct programs_case c = {
-        .pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 8, .codec = CODEC_LOCO};
+    struct programs_case c = {.pp = 1,
+                              .dp_replicate = 2,
+                              .dp_shard = 2,
+                              .cp = 1,
+                              .tp = 2,
+                              .microbatches = 8,
+                              .codec = CODEC_LOCO,
+                              .tensor_scales = true};
     static const struct {
         void (*apply)(struct program *p);
         const char *says;
+        bool scaled; /* with a scale for each tensor */
     } wrong[] = {
-        {code_before_tp, "over nothing, it must be over tp"},
-        {code_again, "which has been passed on"},
-        {sum_again, "which has been begun"},
-        {sum_own_codes, "that are not those of all ranks"},
-        {travel_elsewhere, "reduces codes of unit 2's gradient: only ALL_TO_ALL on REDUCE moves them"},
-        {keep_errors_of_another, "which is not for those of unit 2"},
-        {keep_no_errors, "the errors of codes are missing"},
-        {code_another_unit, "belongs to unit 1"},
+        {code_before_tp, "over nothing, it must be over tp", false},
+        {code_again, "which has been passed on", false},
+        {sum_again, "which has been begun", false},
+        {sum_own_codes, "that are not those of all ranks", false},
+        {travel_elsewhere, "reduces codes of unit 2's gradient: only ALL_TO_ALL on REDUCE moves them", false},
+        {keep_errors_of_another, "which is not for those of unit 2", false},
+        {measure_early, "over tp when scales of its codes are made", true},
+        {measure_another_unit, "are not made of what is coded", true},
+        {code_another_unit, "belongs to unit 1", false},
     };
     struct titan_error err = {0};
     struct programs p;
 
     (void)state;
-    assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
-    assert_int_equal(check_all(p.classes, p.n, &err), TITAN_OK);
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        c.tensor_scales = wrong[i].scaled;
+        assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
+        assert_int_equal(check_all(p.classes, p.n, &err), TITAN_OK);
         struct program *broken = clone(p.classes[0]);
         wrong[i].apply(broken);
         assert_int_equal(program_finish(broken, &err), TITAN_OK);
@@ -915,8 +938,8 @@ static void test_codes_go_their_way(void **state)
         if (status != TITAN_EBUG || !strstr(err.msg, wrong[i].says))
             fail_msg("%zu: %s: %s", i, titan_status_name(status), err.msg);
         program_close(broken);
+        programs_close(&p);
     }
-    programs_close(&p);
 }
 
 static void test_too_little_memory(void **state)

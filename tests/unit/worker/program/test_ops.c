@@ -80,6 +80,10 @@ static void operands_depend_on_flags_and_number(void **state)
     takes(OP_PACK, &(struct op_params){0}, 1, 1, "w slices"); /* a rank without a microbatch */
     takes(OP_PACK, &(struct op_params){0}, 3, 3, "w slices r gradient r gradient");
     takes(OP_ALL_GATHER, &(struct op_params){0}, 3, 4, "w out r in w out r in");
+    takes(OP_ENCODE, &(struct op_params){.encode = {.codec = CODEC_INT4}}, 2, 2, "w codes r x");
+    takes(OP_ENCODE, &(struct op_params){.encode = {.codec = CODEC_INT4}}, 3, 3, "w codes r x r largest");
+    takes(OP_ENCODE, &(struct op_params){.encode = {.codec = CODEC_LOCO}}, 2, 3, "w codes r x u error");
+    takes(OP_ENCODE, &(struct op_params){.encode = {.codec = CODEC_LOCO}}, 4, 4, "w codes r x u error r largest");
 }
 
 static void sizes_follow_from_numbers(void **state)
