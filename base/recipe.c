@@ -86,8 +86,16 @@ static titan_status set_switches(const struct setting_place *at, struct recipe *
                                  const struct toml_value *v, struct titan_error *err)
 {
     const struct setting *k = &recipe_keys[index];
-    const int keys[] = {index, k->other ? recipe_key_find(k->section, k->other) : -1};
-    bool on[] = {v->type == TOML_BOOL && v->boolean, false}, idle[] = {false, false};
+    enum { SWITCHES = 3 };
+    int keys[SWITCHES] = {index, -1, -1};
+    bool on[SWITCHES] = {v->type == TOML_BOOL && v->boolean}, idle[SWITCHES] = {false};
+    int n = 1;
+    for (const char *p = k->other ? k->other : ""; *p; p += strcspn(p, "|"), p += *p == '|') {
+        char name[SETTING_WORD];
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(p, "|"), p);
+        titan_assert(n < SWITCHES);
+        keys[n++] = recipe_key_find(k->section, name);
+    }
     for (const struct toml_value *e = v->type == TOML_ARRAY    ? v->first
                                       : v->type == TOML_STRING ? v
                                                                : NULL;

@@ -118,9 +118,9 @@ struct recipe {
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
-        char tokenizer_pattern[1024]; /* for a tokenizer's file of ranks; "": the content identifies the pattern */
-        bool float8, mxfp8;           /* linear layers multiply in this type; at most one is true */
-        struct model_dims dims;       /* resolved */
+        char tokenizer_pattern[1024];   /* for a tokenizer's file of ranks; "": the content identifies the pattern */
+        bool float8, mxfp8, switchback; /* linear layers multiply in this type; at most one is true */
+        struct model_dims dims;         /* resolved */
     } model;
     struct {
         char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of names; matching layers are left out */
@@ -129,6 +129,9 @@ struct recipe {
     struct {
         char recipe_name[32], filter_fqns[1024]; /* as the fields of float8 */
     } mx;
+    struct {
+        char variant[32], filter_fqns[1024];
+    } switchback;
     struct {
         char name[32], rest[32]; /* rest: for all but the matrices of layers; "same": as name (base/optimizers.h) */
         double lr, beta1, beta2, eps, weight_decay;

@@ -96,7 +96,7 @@ const struct setting recipe_keys[] = {
         "How text is cut in front of a tokenizer that is a file of ranks (tiktoken): gpt2, cl100k, o200k, llama3, "
         "llama4, qwen, or a regular expression. \"\": the file is a published one, and known by its content."),
     KEY(model, float8, BOOL, .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8",
-        .other = "mxfp8", .later = "*", .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        .other = "mxfp8|switchback", .later = "*", .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Products of the linear layers of attention and feed-forward layers in float8, see [float8]: emulated on "
         "CPUs, by cuBLASLt on GPUs from Hopper on; on an older GPU they are in mixed_precision_param, with a log line. Also "
         "read as model.converters = [\"float8\"]."),
@@ -104,6 +104,9 @@ const struct setting recipe_keys[] = {
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "The same products in MXFP8, see [mx]: emulated on CPUs, by cuBLASLt on GPUs from Blackwell on (compute "
         "capability 10.0); older GPUs refuse it. Also read as model.converters = [\"mx\"]."),
+    KEY(model, switchback, BOOL, .on = "switchback", .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "The same products in int8 but for the weights' gradients, which stay in mixed_precision_param: SwitchBack, see "
+        "[switchback]. Also read as model.converters = [\"switchback\"]."),
     DIM("dim", dim, 1, 1 << 20, "Width of the residual stream."),
     DIM("n_layers", n_layers, 1, 4096, "Transformer blocks."),
     DIM("n_heads", n_heads, 1, 4096, "Query heads."),
@@ -241,6 +244,14 @@ const struct setting recipe_keys[] = {
     KEY(mx, filter_fqns, LIST, .choices = "*", .initial = "[\"output\"]", .flags = KEY_NUMBERS, .doc =
         "Layers that are left out: those with one of these texts in their names. Head, embedding and router always "
         "are, and layers with a side that is no multiple of 32."),
+
+    KEY(switchback, variant, STRING, .choices = "global|vectorwise", .initial = "\"global\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Scales of int8. Each token has one, for inputs and for gradients of outputs. \"global\": a weight has one. "
+        "\"vectorwise\": each of the weight's outputs has one, and in the input gradient each of its inputs."),
+    KEY(switchback, filter_fqns, LIST, .choices = "*", .initial = "[]", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Layers that are left out: those with one of these texts in their names. Head, embedding, router and routed "
+        "experts always are, and layers with a side that is no multiple of 16."),
 
     KEY(optimizer, name, STRING, .names = optimizer_names, .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
         .doc =

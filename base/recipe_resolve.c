@@ -534,11 +534,19 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
             err, TITAN_EINVAL,
             "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0",
             option);
-    if (r->model.float8 && r->model.mxfp8)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is "
-            "in one of them");
+    const struct {
+        const char *name;
+        bool on;
+    } methods[] = {{"float8", r->model.float8}, {"mxfp8", r->model.mxfp8}, {"switchback", r->model.switchback}};
+    const char *first = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(methods); i++) {
+        if (first && methods[i].on)
+            return titan_fail(
+                err, TITAN_EINVAL,
+                "model.%s and model.%s are both true, or model.converters lists both: a linear layer is in one of them",
+                first, methods[i].name);
+        first = methods[i].on ? methods[i].name : first;
+    }
     /* A code with a scale per row or column fits only one of a weight's two products. */
     if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(recipe, "tensorwise") != 0 &&
         strcmp(recipe, "scalify") != 0)

@@ -62,7 +62,7 @@ struct setting {
     const char *yes_no;  /* strings: "a|b", the values of true and false in files of earlier versions */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
     const char *nothing; /* booleans: words that request something without effect; they cause a warning */
-    /* booleans: another switch of the section, which the same list sets by the words of that switch's row */
+    /* booleans: other switches of the section, "a|b", which the same list sets by the words of their rows */
     const char *other;
 };
 

@@ -36,6 +36,8 @@ ROWS = [
     Row("Ranger21", (0.016, 0.032, 0.064), {"optimizer.name": "Ranger21", "optimizer.rest_lr": 0.016}, 0.05),
     # The half-life of its slow mean is 69 of the 600 steps; the default's would be 6,931.
     Row("AdEMAMix", (0.004, 0.008, 0.016), {"optimizer.name": "AdEMAMix", "optimizer.ademamix.beta3": 0.99, "optimizer.ademamix.alpha": 2}),
+    # Products in int8; their errors, not the rate, are looked at.
+    Row("SwitchBack", (0.008, 0.016, 0.032), {"model.switchback": "true"}, 0.02),
     # A step of signs wants a lower rate and a decay as much higher; the authors' beta2 of 0.99 remembers too long for so few steps.
     Row("Lion", (0.002, 0.004, 0.008), {"optimizer.name": "Lion", "optimizer.weight_decay": 1}),
     # Its decay is in the gradient, which the rate and momentum multiply.

@@ -43,8 +43,8 @@ def verdicts():
 
 
 def rows_go_with_converters():
-    """every optimizer trains with float8 and offloading, and with MXFP8: nothing of the model excludes one (docs/methods.md)"""
-    together = ({"model.float8": "true", "training.enable_cpu_offload": "true"}, {"model.mxfp8": "true"})
+    """every optimizer trains with float8 and offloading, with MXFP8 and with SwitchBack: nothing of the model excludes one (docs/methods.md)"""
+    together = ({"model.float8": "true", "training.enable_cpu_offload": "true"}, {"model.mxfp8": "true"}, {"model.switchback": "true"})
     with tempfile.TemporaryDirectory() as home:
         text = titan.headers_text(Path(home) / "text", 1 << 16)
         for row in (r for r in ROWS if "model.float8" not in r.keys):

@@ -203,7 +203,10 @@ static void product(struct block *k, const struct unit_buffers *u, int tensor, e
     struct tensor work = TENSOR_NONE, b_scale = TENSOR_NONE, a_given = TENSOR_NONE, b_given = TENSOR_NONE;
 
     flags |= converted(k, tensor, which);
-    if (flags & OP_F8) {
+    if (flags & OP_I8) {
+        const size_t bytes = k->ops->matmul_i8_work_bytes(k->dev, a.dt, c.rows, c.cols, a.cols);
+        work = emit_tensor(k->e, BUF_WORK, "int8", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
+    } else if (flags & OP_F8) {
         const int64_t sum = flags & OP_TA ? a.rows : a.cols;
         const size_t bytes = k->ops->matmul_f8_work_bytes(k->dev, a.dt, flags & OP_F8_BLOCKS, c.rows, c.cols, sum);
         work = emit_tensor(k->e, BUF_WORK, "float8", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));

@@ -7,8 +7,8 @@
 
 #include "base/cleanup.h"
 
-/* A float8 recipe and the flags of its products. */
-static const struct float8_recipe {
+/* A recipe of a converter and the flags of its products. */
+static const struct recipe_of_products {
     const char *name;
     uint32_t flags[LINEAR_PRODUCTS];
 } float8_recipes[] = {
@@ -20,8 +20,13 @@ static const struct float8_recipe {
      {OP_F8 | OP_F8_A_LINES | OP_F8_B_LINES | OP_F8_POWER, OP_F8 | OP_F8_A_LINES | OP_F8_POWER, 0}},
     {"scalify", {OP_F8 | OP_F8_GIVEN, OP_F8 | OP_F8_A_E5M2 | OP_F8_GIVEN, OP_F8 | OP_F8_A_E5M2 | OP_F8_GIVEN}},
 };
-static const struct float8_recipe mxfp8 = {"mxfp8_cublas",
-                                           {OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS}};
+static const struct recipe_of_products mxfp8 = {"mxfp8_cublas",
+                                                {OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS, OP_F8 | OP_F8_BLOCKS}};
+
+static const struct recipe_of_products switchback[] = {
+    {"global", {OP_I8, OP_I8, 0}},
+    {"vectorwise", {OP_I8 | OP_I8_B_LINES, OP_I8 | OP_I8_B_LINES, 0}},
+};
 
 static bool is_linear_layer(const struct model_tensor *t)
 {
@@ -68,17 +73,20 @@ static bool is_filtered(const char *filter, const struct model_tensor *t)
 titan_status converters_open(const struct recipe *r, const struct model *model, struct converters **ret,
                              struct titan_error *err)
 {
-    const bool mx = r->model.mxfp8;
-    const char *filter = mx ? r->mx.filter_fqns : r->float8.filter_fqns;
-    const struct float8_recipe *how = float8_recipes;
-    const bool large_only = !mx && recipe_filters_float8(r, "auto_filter_small_kn");
+    const bool mx = r->model.mxfp8, int8 = r->model.switchback;
+    const char *filter = mx ? r->mx.filter_fqns : int8 ? r->switchback.filter_fqns : r->float8.filter_fqns;
+    const char *name = int8 ? r->switchback.variant : r->float8.recipe_name;
+    const struct recipe_of_products *how = int8 ? switchback : float8_recipes,
+                                    *end = int8 ? switchback + ARRAY_SIZE(switchback)
+                                                : float8_recipes + ARRAY_SIZE(float8_recipes);
+    const bool large_only = r->model.float8 && recipe_filters_float8(r, "auto_filter_small_kn");
 
     *ret = NULL;
-    titan_assert(!mx || !r->model.float8);
-    if (!r->model.float8 && !mx)
+    titan_assert(r->model.float8 + mx + int8 <= 1);
+    if (!r->model.float8 && !mx && !int8)
         return TITAN_OK;
-    while (!mx && strcmp(how->name, r->float8.recipe_name) != 0)
-        titan_assert(++how < float8_recipes + ARRAY_SIZE(float8_recipes));
+    while (!mx && strcmp(how->name, name) != 0)
+        titan_assert(++how < end);
     how = mx ? &mxfp8 : how;
     const size_t n = (size_t)model->n_tensors;
     struct converters *c = calloc(1, sizeof *c + n * (sizeof c->converted[0] + sizeof c->powers[0]));
@@ -92,7 +100,8 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
         const struct model_tensor *t = &model->tensors[i];
         const int64_t step = mx ? MX_BLOCK : 16; /* sides must be multiples of this */
         const int64_t outputs = t->shape[0], inputs = t->shape[1];
-        const bool fits = outputs % step == 0 && inputs % step == 0;
+        const bool fits =
+            outputs % step == 0 && inputs % step == 0 && (!int8 || MAX(outputs, inputs) <= INT8_DEPTH_MAX);
         /* thresholds of torchao, where K is the number of outputs */
         const bool small = one_scale ? outputs <= 4096 && inputs <= 1024
                                      : inputs <= 2048 || outputs <= 1024 || (inputs <= 4096 && outputs <= 2048);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* converters.h - chooses the linear layers that compute in float8, and how: the equivalent of TorchTitan's converters
- * "float8" and "mx".
+/* converters.h - chooses the linear layers that compute in eight bits, and how: the equivalent of TorchTitan's
+ * converters "float8" and "mx", and SwitchBack (Wortsman et al. 2023, arXiv:2304.13013).
  *
  * The linear layers of attention and of feed-forward layers are converted, shared experts included. The head, the
  * embedding, the router and the experts' grouped products are not converted. A layer is left out if a side of its
@@ -15,11 +15,14 @@
  *   mxfp8_cublas         x, w e4m3 by blocks        dy, w e4m3 by blocks              both e4m3 by blocks
  *   scalify              as tensorwise, with static scales (worker/plan/scales.h): no pass looks for the largest
  *                        magnitudes of x and dy, and those of weights are looked for once a step, in the ranks' shards
+ *   global               x int8 by row, w int8      dy int8 by row, w int8            not in int8
+ *   vectorwise           x, w int8 by row           dy int8 by row, w by column       not in int8
  *
- * By row or column: a scale for each row or column along the dimension of the sum; scales are powers of two. Otherwise
- * the whole operand has one scale: the part of the matrix that is on this rank. By blocks: MXFP8 (base/float8.h), with
- * blocks of 32 along the dimension of the sum. MXFP8 leaves out layers with a side that is not a multiple of 32, and
- * layers that mx.filter_fqns names. */
+ * By row or column: a scale for each row or column along the dimension of the sum; float8's scales are powers of
+ * two. Otherwise the whole operand has one scale: the part of the matrix that is on this rank. By blocks: MXFP8
+ * (base/float8.h), with blocks of 32 along the dimension of the sum. MXFP8 leaves out layers with a side that is not a
+ * multiple of 32, and layers that mx.filter_fqns names. SwitchBack's variants, global and vectorwise, leave out layers
+ * that switchback.filter_fqns names, and those with a side above INT8_DEPTH_MAX (worker/device/operations.h). */
 #ifndef TITAN_WORKER_MODEL_CONVERTERS_H
 #define TITAN_WORKER_MODEL_CONVERTERS_H
 

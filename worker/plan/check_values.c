@@ -58,7 +58,7 @@ struct values {
     /* For plain actions; each action has FUSE_ACTIONS places: */
     uint64_t *hash, *exact; /* hashes of the actions of executions */
     int *execution;         /* NONE: of no execution */
-    uint64_t *converted;    /* per unit: a hash of which of its layers are in float8 */
+    uint64_t *converted;    /* per unit: a hash of which of its layers are converted */
 };
 
 static uint64_t mix(uint64_t h, uint64_t x)
@@ -451,9 +451,10 @@ titan_status check_values(struct checker *c)
     v.converted = calloc((size_t)c->model->n_units + 1, sizeof *v.converted);
     if (!v.contents || !v.names || !v.executions || !v.slots || !v.hash || !v.exact || !v.execution || !v.converted)
         return checker_no_memory(c);
-    for (int i = 0; i < p->n_actions; i++) { /* hashes the offsets of the weights of float8 products in forward */
+    for (int i = 0; i < p->n_actions; i++) { /* hashes the offsets of the weights of converted products in forward */
         const struct action *a = &p->actions[i];
-        if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 && action_params(p, a)->flags & OP_F8)
+        if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 &&
+            action_params(p, a)->flags & (OP_F8 | OP_I8))
             v.converted[a->unit] += mix(1, action_operands(p, a)[OPERAND_OF(matmul, b)].offset);
     }
     for (int i = 0; i < p->n_buffers; i++) {

@@ -27,6 +27,7 @@ static const struct machine machines[] = {
      .flops_bf16 = 989e12,
      .flops_f32 = 67e12,
      .flops_f8 = 1979e12,
+     .flops_i8 = 1979e12,
      .memory_bandwidth = 3.35e12,
      .memory_bytes = 81079 * MIB,
      .node = 8,
@@ -55,6 +56,7 @@ static const struct machine machines[] = {
      .flops_bf16 = 989e12,
      .flops_f32 = 67e12,
      .flops_f8 = 1979e12,
+     .flops_i8 = 1979e12,
      .memory_bandwidth = 4.8e12,
      .memory_bytes = 143156 * MIB,
      .node = 8,
@@ -83,6 +85,7 @@ static const struct machine machines[] = {
      .flops_bf16 = 2250e12,
      .flops_f32 = 75e12,
      .flops_f8 = 4500e12,
+     .flops_i8 = 4500e12,
      .memory_bandwidth = 8e12,
      .memory_bytes = 180 * GIB,
      .node = 8,
@@ -110,6 +113,7 @@ static const struct machine machines[] = {
      .doc = "one core of a server processor with AVX-512 for each worker, shared memory between them",
      .flops_bf16 = 0.1e12,
      .flops_f32 = 0.1e12,
+     .flops_i8 = 0.4e12,
      .memory_bandwidth = 15e9,
      .memory_bytes = 16 * GIB,
      .node = 64,
@@ -135,6 +139,7 @@ static const struct machine machines[] = {
      .flops_bf16 = 989e12,
      .flops_f32 = 67e12,
      .flops_f8 = 1979e12,
+     .flops_i8 = 1979e12,
      .memory_bandwidth = 3.35e12,
      .memory_bytes = 80 * GIB,
      .node = 8,
@@ -230,10 +235,17 @@ static bool in_float8(const struct cost *c, const struct program *p, const struc
     return a->op == OP_MATMUL && action_params(p, a)->flags & OP_F8 && c->machine->flops_f8 > 0;
 }
 
+static bool in_int8(const struct program *p, const struct action *a)
+{
+    return a->op == OP_MATMUL && action_params(p, a)->flags & OP_I8;
+}
+
 /* FLOP/s */
 static double peak_of(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
+    if (in_int8(p, a))
+        return m->flops_i8;
     const int dt = a->op == OP_WHOLE ? (int)action_params(p, a)->whole.compute : action_params(p, a)->dt;
     return dt == DTYPE_F32 ? m->flops_f32 : in_float8(c, p, a) ? m->flops_f8 : m->flops_bf16;
 }
@@ -259,7 +271,9 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const double K = (double)(grouped ? q->matmul_grouped.K : q->matmul.K);
     const double flops = cost_flops(p, a), mnk = flops / 2;
     const bool f8 = in_float8(c, p, a);
-    const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
+    const bool i8 = in_int8(p, a);
+    const double efficiency =
+        (f8 || i8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
     /* Float8 operands are made first: for each element 2 bytes are read and 1 is written. In emulation, operands are
      * read twice, if their scales are not given, and written in their own type. For the input gradient, existing codes
      * are transposed; in emulation, the codes become values. Blocks of MXFP8 are read once, and each product makes its
@@ -272,7 +286,9 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const double made = (a_made ? 0 : M * K) + (b_made || coded ? 0 : N * K);
     const double turned = !coded ? 0 : f8 ? (q->flags & OP_TB ? 0 : 2 * N * K) : (1 + elem) * N * K;
     const double written = !f8 ? elem : blocks ? 1 + 1.0 / MX_BLOCK : 1;
-    const double casts = (q->flags & OP_F8 ? made : 0) * (elem * (once ? 1 : 2) + written) + turned;
+    /* Int8: operands are read for their largest magnitudes, and again to become codes. Sums are written and read. */
+    const double casts = i8 ? (M * K + N * K) * (2 * elem + 1) + M * N * 2 * sizeof(int32_t)
+                            : (q->flags & OP_F8 ? made : 0) * (elem * (once ? 1 : 2) + written) + turned;
 
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }

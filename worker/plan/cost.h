@@ -19,6 +19,7 @@
 struct machine {
     const char *name, *doc;
     double flops_bf16, flops_f32, flops_f8; /* dense peak of one device, FLOP/s; flops_f8 0: the device has no float8 */
+    double flops_i8;                        /* the same of int8 */
     double memory_bandwidth;                /* bytes/s */
     uint64_t memory_bytes;                  /* bytes that are free before a run, measured where we had the card */
     int node;                               /* devices in a machine */

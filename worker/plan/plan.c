@@ -61,10 +61,18 @@ static size_t estimated_float8(struct device *dev, enum dtype dt, bool blocks, i
     return (size_t)(m * k + n * k) + scales;
 }
 
+/* The same, with sums in int32. */
+static size_t estimated_int8(struct device *dev, enum dtype dt, int64_t m, int64_t n, int64_t k)
+{
+    return estimated_float8(dev, dt, false, m, n, k) + MIN((size_t)(m * n) * sizeof(int32_t), (size_t)64 << 20);
+}
+
 static const struct device_ops sizes_only = {.attention_work_bytes = estimated_work,
-                                             .matmul_f8_work_bytes = estimated_float8};
+                                             .matmul_f8_work_bytes = estimated_float8,
+                                             .matmul_i8_work_bytes = estimated_int8};
 static const struct device_ops sizes_own_attention = {.attention_work_bytes = estimated_own_work,
-                                                      .matmul_f8_work_bytes = estimated_float8};
+                                                      .matmul_f8_work_bytes = estimated_float8,
+                                                      .matmul_i8_work_bytes = estimated_int8};
 
 /* --- what a run plans with ---------------------------------------------------------------------------------------- */
 
@@ -211,7 +219,7 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
                  "with --device b200");
         return TITAN_EUNSUPPORTED;
     }
-    if (r->model.mxfp8 || !plan->opt.no_float8)
+    if (r->model.mxfp8 || r->model.switchback || !plan->opt.no_float8)
         TRY(converters_open(r, plan->opt.model, &plan->converters, err));
     set_build_options(plan);
     if (plan->converters && plan->converters->powers)

@@ -52,7 +52,9 @@ enum op_flag {
     OP_KEEP = 2097152,       /* COMBINE_ROWS: rows to which nothing is added stay as they are */
     OP_OFFSET = 4194304,     /* norms: a stored gain is the gain minus 1 */
     OP_GELU = 8388608,       /* SWIGLU: GELU in place of SiLU */
-    OP_F8_GIVEN = 16777216   /* the scales of a and b are operands: no pass looks for the largest magnitudes */
+    OP_F8_GIVEN = 16777216,  /* the scales of a and b are operands: no pass looks for the largest magnitudes */
+    OP_I8 = 33554432,        /* a product's operands become int8: a scale for each row of a, and one for b */
+    OP_I8_B_LINES = 67108864 /* a scale for each column of b */
 };
 
 static inline enum attention_order op_attention_order(uint32_t flags)

@@ -365,7 +365,7 @@ void program_print_params(const struct program *p, const struct action *a, struc
     static const char *const flags[] = {
         "ta",        "tb",     "add",    "f32",     "backward", "masked", "no_gradient", "sigmoid", "normalize",
         "any_order", "f8",     "a_e5m2", "a_lines", "b_lines",  "power",  "repeatable",  "b_codes", "in_turn",
-        "by_rank",   "blocks", "biased", "keep",    "offset",   "gelu",   "given"};
+        "by_rank",   "blocks", "biased", "keep",    "offset",   "gelu",   "given",       "i8",      "i8_b_lines"};
     const struct op_params *q = action_params(p, a);
     const char *name = op_numbers((enum op)a->op);
 

@@ -313,21 +313,26 @@ static void test_set(void **state)
     /* A list of converters sets both switches, whatever it listed before; true and false one of them. */
     static const struct {
         const char *assignment;
-        bool float8, mxfp8;
-    } switches[] = {{"model.converters=mx", false, true},
-                    {"model.converters=float8", true, false},
-                    {"model.converters=[\"quantize.linear.float8\", \"quantize.linear.mx\"]", true, true},
-                    {"model.float8=false", false, true},
-                    {"model.converters=[]", false, false},
-                    {"model.mxfp8=true", false, true},
-                    {"model.mxfp8=false", false, false},
-                    {"model.mxfp8=mx", false, true},
-                    {"model.converters=quantize.grouped_mm.mx", false, false},
-                    {"model.converters=float8", true, false}};
+        bool float8, mxfp8, switchback;
+    } switches[] = {{"model.converters=mx", false, true, false},
+                    {"model.converters=float8", true, false, false},
+                    {"model.converters=[\"quantize.linear.float8\", \"quantize.linear.mx\"]", true, true, false},
+                    {"model.float8=false", false, true, false},
+                    {"model.converters=switchback", false, false, true},
+                    {"model.converters=[\"mx\", \"switchback\"]", false, true, true},
+                    {"model.switchback=false", false, true, false},
+                    {"model.switchback=switchback", false, true, true},
+                    {"model.converters=[]", false, false, false},
+                    {"model.mxfp8=true", false, true, false},
+                    {"model.mxfp8=false", false, false, false},
+                    {"model.mxfp8=mx", false, true, false},
+                    {"model.converters=quantize.grouped_mm.mx", false, false, false},
+                    {"model.converters=float8", true, false, false}};
     for (size_t i = 0; i < ARRAY_SIZE(switches); i++) {
         assert_int_equal(recipe_set(&r, switches[i].assignment, &err), TITAN_OK);
-        if (r.model.float8 != switches[i].float8 || r.model.mxfp8 != switches[i].mxfp8)
-            fail_msg("%s: %d, %d", switches[i].assignment, r.model.float8, r.model.mxfp8);
+        if (r.model.float8 != switches[i].float8 || r.model.mxfp8 != switches[i].mxfp8 ||
+            r.model.switchback != switches[i].switchback)
+            fail_msg("%s: %d, %d, %d", switches[i].assignment, r.model.float8, r.model.mxfp8, r.model.switchback);
     }
     assert_string_equal(r.mx.filter_fqns, "output");
     assert_int_equal(recipe_set(&r, "quantize.linear.mx.filter_fqns=[\"attention.wk\", \"w2\"]", &err), TITAN_OK);

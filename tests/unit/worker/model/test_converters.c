@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which layers converters.h turns to float8, and that the written programs have the flags in the right products. */
+/* Which layers converters.h turns to eight bits, and that the written programs have the flags in the right products. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -96,6 +96,13 @@ static void test_layers(void **state)
     NAMES("attention.wq attention.wk attention.wv attention.wo", "model.flavor=tiny", "model.mxfp8=true",
           "model.ffn_hidden=112");
     NAMES("", "model.flavor=tiny", "model.converters=quantize.grouped_mm.mx");
+    /* SwitchBack: its own filter. */
+    NAMES("attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w3 feed_forward.w2",
+          "model.flavor=tiny", "model.converters=switchback", "float8.filter_fqns=w1,auto_filter_small_kn");
+    NAMES("attention.wq attention.wo feed_forward.w1 feed_forward.w3", "model.flavor=tiny", "model.switchback=true",
+          "switchback.filter_fqns=[\"attention.wk\", \"wv\", \"w2\"]", "switchback.variant=vectorwise");
+    NAMES("attention.wq attention.wk attention.wv attention.wo", "model.flavor=tiny", "model.converters=switchback",
+          "model.ffn_hidden=120");
 }
 
 /* Products of a step by their flags; those of one layer and phase are told apart by their places. */
@@ -204,12 +211,63 @@ static void test_mxfp8(void **state)
     model_close(model);
 }
 
+/* Output and input gradient in int8; the weights' gradients are products as in a program without converter. */
+static void test_switchback(void **state)
+{
+    static const char *const sets[] = {"model.flavor=tiny",
+                                       "model.n_layers=1",
+                                       "training.loss_chunks=1",
+                                       "training.local_batch_size=1",
+                                       "training.global_batch_size=1",
+                                       "activation_checkpoint.mode=none",
+                                       "model.converters=switchback",
+                                       NULL,
+                                       NULL};
+    struct recipe r;
+    struct model *model;
+    struct plan *plan = NULL;
+    (void)state;
+    for (int vectorwise = 0; vectorwise < 2; vectorwise++) {
+        const char *all[ARRAY_SIZE(sets)];
+        memcpy(all, sets, sizeof all);
+        all[7] = vectorwise ? "switchback.variant=vectorwise" : NULL;
+        open_recipe(&r, all);
+        struct program *p = program_of(&r, true, &model, &plan);
+        const uint32_t ways = OP_TA | OP_TB, lines = vectorwise ? OP_I8_B_LINES : 0;
+        assert_int_equal(count(p, ways | OP_I8 | OP_I8_B_LINES, OP_TB | OP_I8 | lines), 7);
+        assert_int_equal(count(p, ways | OP_I8 | OP_I8_B_LINES, OP_I8 | lines), 7);
+        assert_int_equal(count(p, OP_I8, OP_I8), 14);
+        assert_int_equal(count(p, ways | OP_I8, OP_TA), 4 + 1); /* q, k, v and gate, up are glued: as without it */
+        assert_int_equal(count(p, OP_F8, OP_F8), 0);
+        program_close(p);
+        plan_close(plan);
+        model_close(model);
+    }
+}
+
+/* One of two converters alone has a layer. */
+static void test_one_converter(void **state)
+{
+    static const char *const both[][3] = {{"model.converters=float8,mx", "model.float8", "model.mxfp8"},
+                                          {"model.converters=float8,switchback", "model.float8", "model.switchback"},
+                                          {"model.converters=mx,switchback", "model.mxfp8", "model.switchback"}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(both); i++) {
+        struct recipe r;
+        struct titan_error err = {0};
+        recipe_init(&r);
+        assert_int_equal(recipe_set(&r, "model.flavor=tiny", &err), TITAN_OK);
+        assert_int_equal(recipe_set(&r, both[i][0], &err), TITAN_OK);
+        assert_int_equal(recipe_resolve(&r, &err), TITAN_EINVAL);
+        assert_true(strstr(err.msg, both[i][1]) && strstr(err.msg, both[i][2]) && !strchr(err.msg, '\n'));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_mxfp8),
+        cmocka_unit_test(test_layers),     cmocka_unit_test(test_programs),      cmocka_unit_test(test_mxfp8),
+        cmocka_unit_test(test_switchback), cmocka_unit_test(test_one_converter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,6 +216,28 @@ static void operands_of_eight_bits_are_made(void **state)
     }
 }
 
+/* Products in int8 read their operands twice and write codes; their sums are written and read. */
+static void operands_of_int8_are_made(void **state)
+{
+    static const char *const way[] = {"training.seq_len=128", "training.local_batch_size=2",
+                                      "model.converters=switchback", NULL};
+    struct machine m = simple;
+    const struct cost cost = {.machine = &m};
+    struct planned p;
+
+    (void)state;
+    m.matmul_f8_efficiency = 0.5;
+    m.matmul_half = 0;
+    m.flops_i8 = 2e12;
+    open_plan(&p, 1, way);
+    const struct program *const q = p.programs[0];
+    const struct action *const queries = find(q, OP_MATMUL);
+    const double mnk = cost_flops(q, queries) / 2, operand = 256 * 256;
+    near(mnk, 256.0 * 256 * 256, "256 tokens, 256 wide");
+    near(cost_action(&cost, q, queries), 2e-6 + 2 * mnk / 1e12 + (2 * 5 + 8) * operand / 0.5e12, "queries");
+    planned_close(&p);
+}
+
 /* Moments in bf16 take half of the bytes, and longer where rounding them does. */
 static void updates_are_bound_by_memory(void **state)
 {
@@ -310,6 +332,7 @@ int main(void)
         cmocka_unit_test(operations_take_the_machines_time),
         cmocka_unit_test(both_ends_of_a_message_take_as_long),
         cmocka_unit_test(operands_of_eight_bits_are_made),
+        cmocka_unit_test(operands_of_int8_are_made),
         cmocka_unit_test(masks_cost_more),
         cmocka_unit_test(updates_are_bound_by_memory),
         cmocka_unit_test(orders_have_their_price),
