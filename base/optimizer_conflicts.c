@@ -83,8 +83,15 @@ bool optimizer_continues(const struct recipe *r, const struct recipe *there, str
     const struct optimizer *const theirs[] = {optimizer_of_matrices(there), optimizer_of_rest(there)};
     const int group = ours[0] != theirs[0] ? 0 : 1;
 
-    if (ours[group] == theirs[group] || recipe_accepts(r, "optimizer"))
+    const bool apart = optimizer_keeps_residual(r) != optimizer_keeps_residual(there);
+
+    if ((ours[group] == theirs[group] && !apart) || recipe_accepts(r, "optimizer"))
         return true;
+    if (ours[group] == theirs[group]) { /* one of them has no residual */
+        buf_printf(why, "parallelism.replicate_method = \"%s\", there \"%s\"", r->parallelism.replicate_method,
+                   there->parallelism.replicate_method);
+        return false;
+    }
     buf_printf(why, "optimizer.%s = \"%s\", there \"%s\"", group == 0 ? "name" : "rest", ours[group]->name,
                theirs[group]->name);
     return false;

@@ -447,6 +447,22 @@ const struct setting recipe_keys[] = {
     KEY(parallelism, fsdp_reorder, BOOL, .initial = "true", .flags = KEY_TITAN, .doc =
         "Gathers are issued ahead of the compute they can hide under; a gradient that is sent keeps its memory until "
         "the next one."),
+    KEY(parallelism, replicate_method, STRING, .choices = "all_reduce|demo|random|striding|full",
+        .initial = "\"all_reduce\"", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "What replicas send each other in a step: the sums of their gradients (\"all_reduce\"), or parts of each "
+        "replica's own, while it keeps the rest in a residual (methods.md): the largest of a discrete cosine transform "
+        "(\"demo\", FlexDeMo), or weights at random, in turns (\"striding\") or \"full\"."),
+    KEY(parallelism, replicate_values, INT, .min = 1, .max = 64, .initial = "4", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Values of each 64 that replicas send; \"random\" and \"striding\" want a power of two, \"full\" sends all."),
+    KEY(parallelism, replicate_beta, REAL, .max = 1, .initial = "0.999", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Decay of a replica's residual: what it has not sent, times this, is added to its next gradient."),
+    KEY(parallelism, replicate_sign, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "The direction is the sign of what the replicas' parts come to, for optimizer.name = \"SGD\". A weight of "
+        "which nothing was sent stays where it is, so \"random\" and \"striding\" want 64 / replicate_values times "
+        "the rate."),
+    KEY(parallelism, replicate_dtype, STRING, .choices = "bfloat16|float32", .initial = "\"bfloat16\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Type of the values that are sent. What rounding takes from them stays in the residual."),
     DEGREE("tensor_parallel_degree", tensor_parallel_degree, "Workers one layer's matrices are split over."),
     KEY(parallelism, enable_async_tensor_parallel, BOOL, .initial = "false", .doc =
         "Collectives of tensor parallelism in pieces beside the products."),

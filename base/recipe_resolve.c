@@ -525,6 +525,39 @@ static titan_status check_rank(const struct recipe *r, struct titan_error *err)
                       (long long)r->optimizer.galore.rank, (long long)side, name, (long long)side);
 }
 
+/* What does not go with replicas that send each other parts of their directions. */
+static titan_status check_parts(const struct recipe *r, struct titan_error *err)
+{
+    const char *const method = r->parallelism.replicate_method;
+    const int64_t values = r->parallelism.replicate_values;
+    const bool placed = strcmp(method, "random") == 0 || strcmp(method, "striding") == 0;
+    const bool whole = optimizer_of_matrices(r)->whole != WHOLE_NONE;
+    const struct {
+        bool there;
+        const char *with, *reason;
+    } conflicts[] = {
+        {r->parallelism.data_parallel_replicate_degree <= 1, "parallelism.data_parallel_replicate_degree = 1",
+         "there is nobody to send to"},
+        {placed && (values & (values - 1)) != 0, "this parallelism.replicate_values",
+         "the 64 weights are shared out evenly: use a power of two"},
+        {whole || optimizer_needs_sums(r), "Muon, GaLore2, Ranger21 or StableAdamW",
+         "their directions are of the gradient of all replicas: use optimizer.name = \"SGD\""},
+        {recipe_moment_bytes(r) != 4 || recipe_master_bytes(r) != 4, "state or masters in bfloat16 or int8",
+         "the residual is a state, and loses too much"},
+        {r->numerics.canonical, "numerics.canonical = true", "results depend on the number of replicas"},
+        {r->training.enable_cpu_offload, "training.enable_cpu_offload = true",
+         "the residual is read before the commit point, and is not in host memory"},
+        {strcmp(r->fault_tolerance.redundancy, "buddy") == 0, "fault_tolerance.redundancy = \"buddy\"",
+         "replicas are the copies: use \"auto\" or \"replica\""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(conflicts); i++)
+        if (conflicts[i].there)
+            return titan_fail(err, TITAN_EINVAL, "parallelism.replicate_method = \"%s\" does not go with %s: %s",
+                              method, conflicts[i].with, conflicts[i].reason);
+    return TITAN_OK;
+}
+
 static titan_status check_words(const struct recipe *r, struct titan_error *err)
 {
     const char *option = r->activation_checkpoint.selective_ac_option, *recipe = r->float8.recipe_name;
@@ -582,6 +615,8 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
                           "parallelism.fsdp_reduce_scale = \"tensor\" needs a codec of 4 or 8 bits in "
                           "parallelism.fsdp_reduce_codec, not \"%s\"",
                           codec);
+    if (optimizer_keeps_residual(r))
+        TRY(check_parts(r, err));
     if (strcmp(r->fault_tolerance.redundancy, "replica") == 0 && r->parallelism.data_parallel_replicate_degree <= 1)
         return titan_fail(
             err, TITAN_EINVAL,

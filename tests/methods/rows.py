@@ -40,6 +40,10 @@ ROWS = [
     Row("SwitchBack", (0.008, 0.016, 0.032), {"model.switchback": "true"}, 0.02),
     # A step of signs wants a lower rate and a decay as much higher; the authors' beta2 of 0.99 remembers too long for so few steps.
     Row("Lion", (0.002, 0.004, 0.008), {"optimizer.name": "Lion", "optimizer.weight_decay": 1}),
+    # Four replicas send each other a sixteenth of their directions, of which the sign counts.
+    *(Row(f"FlexDeMo, {name}", rates, {"optimizer.name": "SGD", "elastic.max_workers": 4, "training.local_batch_size": max(SEQUENCES // 4, 1),
+                                       "parallelism.data_parallel_replicate_degree": 4, "parallelism.replicate_method": method}, bound)
+      for name, method, rates, bound in (("4 of 64", "demo", (0.004, 0.008, 0.016), 0.15), ("at random", "random", (0.032, 0.064, 0.128), None))),
     # Its decay is in the gradient, which the rate and momentum multiply.
     # Products in float8: those of the layers, with scales of the operands at hand, and with static ones.
     Row("Float8, tensorwise", (0.008, 0.016, 0.032), {"model.float8": "true"}, 0.02),

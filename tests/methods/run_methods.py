@@ -79,7 +79,7 @@ def trains(keys):
             "profiling.profiler_active": TRACED}
     with tempfile.TemporaryDirectory(prefix="titan-methods-") as folder:
         begin = time.monotonic()
-        done = command(BIN / "titan-worker", "run", RECIPE, "-n", 1, "--dir", folder, "--device", "cpu", *overrides(keys | more), timeout=3600)
+        done = command(BIN / "titan-worker", "run", RECIPE, "-n", keys["elastic.max_workers"], "--dir", folder, "--device", "cpu", *overrides(keys | more), timeout=3600)
         seconds = time.monotonic() - begin
         if done.code != 0 and "diverged:" in done.err:
             return {"loss": math.inf, "seconds": seconds}
@@ -91,13 +91,15 @@ def trains(keys):
 
 
 def state_bytes(row):
-    """Bytes of optimizer state that the plan has for a parameter. In fp32 the masters are the parameters, and not counted."""
+    """Bytes of optimizer state that the plan has for a parameter, on all ranks of a replica. In fp32 the masters are the parameters, and not counted."""
     planned = []
     for keys in ({}, row.keys):
-        done = command(BIN / "titanctl", "-o", "json", "plan", RECIPE, "-n", 1, *overrides({**MODEL, **keys, "device.name": "cpu"}))
+        keys = {**MODEL, **keys, "device.name": "cpu"}
+        done = command(BIN / "titanctl", "-o", "json", "plan", RECIPE, "-n", keys["elastic.max_workers"], *overrides(keys))
         if done.code != 0:
             raise Refused(done.err.strip())
-        planned.append(json.loads(done.out)["ranks"][0]["memory"]["optimizer"])
+        ranks = keys["elastic.max_workers"] // keys.get("parallelism.data_parallel_replicate_degree", 1)
+        planned.append(ranks * json.loads(done.out)["ranks"][0]["memory"]["optimizer"])
     return 8 * planned[1] / planned[0]  # AdamW's are 8
 
 

@@ -854,6 +854,101 @@ static void test_fail_in_step(void **state)
         }
 }
 
+/* Replicas that send each other parts of their directions. Sums are not canonical, so all epochs of a comparison have
+ * as many ranks. */
+static void test_residuals(void **state)
+{
+    (void)state;
+    static const char *const full[] = {"elastic.max_workers=4",
+                                       "numerics.canonical=false",
+                                       "parallelism.data_parallel_replicate_degree=2",
+                                       "parallelism.replicate_method=full",
+                                       "parallelism.replicate_dtype=float32",
+                                       "parallelism.replicate_sign=false",
+                                       "optimizer.name=SGD",
+                                       "optimizer.lr=0.1",
+                                       NULL};
+    static const char *const fails[][4] = {{NULL, "exec.directed=kill@7"},
+                                           {NULL, NULL, "exec.committing=kill@7"},
+                                           {"exec.committed=kill@7", "exec.committed=fail@7", "exec.committed=fail@7"},
+                                           {NULL, "exec.committed=call@7", NULL, NULL}};
+    struct losses whole, l;
+    struct script_epoch alone[] = {{.world = 4, .process = {0, 1, 2, 3}}};
+
+    /* All is sent, so the residuals are empty, and no bit depends on who had which. */
+    run_with(full, alone, 1, false, false, &whole);
+    assert_true(whole.loss[steps] < whole.loss[1]);
+    for (size_t i = 0; i < ARRAY_SIZE(fails); i++) {
+        struct script_epoch e[] = {{.world = 4, .process = {0, 1, 2, 3}}, {.world = 4, .find = true}};
+        int n = 0;
+        memcpy(e[0].fails, fails[i], sizeof fails[i]);
+        for (int p = 0; p < 4; p++)
+            if (!dies(&e[0], p))
+                e[1].process[n++] = p;
+        if (n < 4)
+            e[1].process[n] = 4;
+        run_with(full, e, 2, false, false, &l);
+        check_against(&l, &whole);
+        assert_true(i + 1 < ARRAY_SIZE(fails) || rolled_forward);
+    }
+
+    /* Residuals that are not empty: a step that is finished with another rank's sums is the step itself, and what
+     * follows is as after a pause. After a loss the run goes on, each time to the same losses. */
+    static const char *const demo[] = {"elastic.max_workers=4",
+                                       "numerics.canonical=false",
+                                       "parallelism.data_parallel_replicate_degree=2",
+                                       "parallelism.replicate_method=demo",
+                                       "optimizer.name=SGD",
+                                       "optimizer.lr=0.003",
+                                       NULL};
+    struct losses undisturbed, again;
+    struct script_epoch paused[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .pause_after = 7},
+        {.world = 4, .process = {0, 1, 2, 3}, .source = STATE_FROM_MEMORY, .holders = 4, .holder_ranks = {0, 1, 2, 3}}};
+    struct script_epoch behind[] = {{.world = 4, .process = {0, 1, 2, 3}, .fails = {NULL, "exec.committed=call@7"}},
+                                    {.world = 4, .process = {0, 1, 2, 3}, .find = true}};
+    struct script_epoch killed[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .fails = {NULL, NULL, NULL, "exec.directed=kill@8"}},
+        {.world = 4, .process = {0, 1, 2, 4}, .find = true, .recovery_source = "replica"}};
+    run_with(demo, alone, 1, false, false, &undisturbed);
+    run_with(demo, paused, 2, false, false, &whole);
+    for (int s = 1; s <= 8; s++) /* the first step behind the pause begins with the same masters */
+        assert_true(whole.loss[s] == undisturbed.loss[s]);
+    assert_true(whole.loss[steps] != undisturbed.loss[steps]);
+    run_with(demo, behind, 2, false, false, &l);
+    assert_true(rolled_forward);
+    check_against(&l, &whole);
+    run_with(demo, killed, 2, false, false, &l);
+    run_with(demo, killed, 2, false, false, &again);
+    check_against(&l, &again);
+    for (int s = 1; s <= 8; s++)
+        assert_true(l.loss[s] == undisturbed.loss[s] && l.times[s] == 1);
+
+    /* Three replicas become two, in memory and by a checkpoint: both have the mean of the three. */
+    static const char *const three[] = {"elastic.max_workers=3",
+                                        "numerics.canonical=false",
+                                        "parallelism.data_parallel_replicate_degree=3",
+                                        "parallelism.replicate_method=demo",
+                                        "optimizer.name=SGD",
+                                        "optimizer.lr=0.003",
+                                        NULL};
+    struct script_epoch memory[] = {{.world = 3, .process = {0, 1, 2}, .pause_after = 5},
+                                    {.world = 2,
+                                     .process = {0, 1},
+                                     .source = STATE_FROM_MEMORY,
+                                     .holders = 3,
+                                     .holder_ranks = {0, 1, 2},
+                                     .departing = 1,
+                                     .departing_rank = {2},
+                                     .recovery_source = "memory"}};
+    struct script_epoch disk[] = {
+        {.world = 3, .process = {0, 1, 2}, .pause_after = 5},
+        {.world = 2, .process = {0, 1}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 5}};
+    run_with(three, memory, 2, true, false, &l);
+    run_with(three, disk, 2, true, false, &again);
+    check_against(&l, &again);
+}
+
 /* A tensor's sum overflows on one rank: every rank skips the step, also rank 1, which has it prepared only and finishes
  * it with another rank's sums, and the dead rank's buddy. */
 static void test_sums_not_finite(void **state)
@@ -1247,6 +1342,7 @@ int main(void)
         longer(test_fail_in_step, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_sums_not_finite, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_errors_of_codes, .setup_func = shorten, .teardown_func = lengthen),
+        quick(test_residuals, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_told_when_all_have_it, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_kill_meshes),
