@@ -11,7 +11,7 @@
  * DeepSeek V3 16B with 8 of them, at their own sizes whatever the model's are; float8, the products of w1 and w3 in
  * float8 with a scale for each operand, and the casts of their weight: its largest magnitude, its codes, and both in
  * products of STEP rows, along its lines and across them; int8, the products of w1 and w3 in int8 and in the compute
- * type.
+ * type; codecs, those of gradients, beside a copy of the same values.
  *
  * Operands are random numbers. On a GPU the milliseconds are the median of rounds between two events of the driver, and
  * the operands of one call after the other lie in other memory, three times its second-level cache before a place comes
@@ -67,7 +67,7 @@ struct op_call {
     char shape[48];
     double flops, bytes; /* of one call */
     int64_t calls;       /* in one step */
-    int m, nn, k;        /* products */
+    int m, nn, k;        /* products; of codes: codec, pieces, buckets of a piece */
     int kind;
     size_t largest; /* operand, bytes */
 };
@@ -132,7 +132,11 @@ enum {
     FEW_BITS, /* k: enum weight_codec */
     FEW_BITS_BACK,
     I8_NT,
-    I8_NN
+    I8_NN,
+    CODES,
+    CODES_AT_RANDOM,
+    CODES_SUM,
+    CODES_LARGEST
 };
 
 static const struct recipe *muon_recipe(void)
@@ -379,6 +383,23 @@ static void call(struct bench *b, const struct op_call *o)
                                         .codec = (enum weight_codec)o->k, .pieces = 1, .n = n * c,
                                         .bucket = WEIGHT_BUCKET));
         break;
+    case CODES:
+    case CODES_AT_RANDOM:
+        st = ops->encode(s, ARGS(encode, .codec = (enum codec)o->m, .x = grad[0], .codes = (uint8_t *)x[0],
+                                 .error = o->m == CODEC_LOCO ? (uint8_t *)x[1] : NULL, .decay = 0.8f, .pieces = o->nn,
+                                 .n = (int64_t)o->k * CODEC_BUCKET, .stochastic = o->kind == CODES_AT_RANDOM));
+        break;
+    case CODES_SUM:
+        st = ops->decode_sum(s, ARGS(decode_sum, .codec = (enum codec)o->m, .out = grad[0], .codes = (uint8_t *)x[0],
+                                     .pieces = o->nn, .n = (int64_t)o->k * CODEC_BUCKET));
+        break;
+    case CODES_LARGEST: {
+        const int64_t all = (int64_t)o->nn * o->k * CODEC_BUCKET, begins[] = {0, all / 3, all};
+        st = ops->bucket_largest(s, ARGS(bucket_largest, .x = grad[0], .error = (uint8_t *)x[1], .pieces = o->nn,
+                                         .n = (int64_t)o->k * CODEC_BUCKET, .begins = begins, .tensors = 2,
+                                         .largest = (float *)x[0], .of_tensor = b->stats));
+        break;
+    }
     default:
         break;
     }
@@ -849,6 +870,75 @@ static void run_grouped(struct bench *b)
     b->ops->release(b->h.dev, b->counts);
 }
 
+/* --- codes of gradients ------------------------------------------------------------------------------------------- */
+
+/* One row, with the rate of fp32 values beside that of a copy of the same values, which is measured in turn with it. */
+static void run_code(struct bench *b, struct op_call o)
+{
+    const double values = (double)o.k * CODEC_BUCKET * o.nn;
+    const struct op_call copy = {.name = "copy", .kind = COPY, .largest = (size_t)values * 4};
+    double ms = 1e30, copy_ms = 1e30;
+    o.largest = copy.largest;
+    for (int turn = 0; turn < 3; turn++) {
+        const double once = measure(b, &o), again = measure(b, &copy);
+        ms = once < ms ? once : ms;
+        copy_ms = again < copy_ms ? again : copy_ms;
+        fill(b, b->grad[0], b->grad_bytes, false);
+    }
+    const double floor_ms = o.bytes * copy_ms / (8 * values);
+    printf("%s    {\"op\": \"%s\", \"shape\": \"%s\", \"ms\": %.4f, \"copy_ms\": %.4f, \"of_copy\": %.3f, "
+           "\"gbytes_per_s\": %.2f, \"floor_ms\": %.4f, \"of_floor\": %.3f}",
+           b->rows++ ? ",\n" : "", o.name, o.shape, ms, copy_ms, copy_ms / ms, o.bytes / ms / 1e6, floor_ms,
+           floor_ms / ms);
+}
+
+/* Codes of 16 million values (a GPU: 256) in 8 pieces, and the sum of as many. The bytes of a floor: values and codes,
+ * each read or written once, and LoCo's error read and written. */
+static void run_codecs(struct bench *b)
+{
+    const int pieces = 8, buckets = (b->h.info.host_memory ? 2 : 32) << 10;
+    const double values = (double)pieces * buckets * CODEC_BUCKET;
+    const size_t spare = 3 * b->cache + 256;
+    b->slot_bytes = b->grad_bytes = (size_t)values * 4 + spare;
+    b->stats = memory(b, 64);
+    for (int i = 0; i < 2; i++) { /* memory that was never written is read from a cache */
+        b->x[i] = memory(b, b->slot_bytes);
+        fill(b, b->x[i], b->slot_bytes, false);
+    }
+    b->grad[0] = memory(b, b->grad_bytes);
+    fill(b, b->grad[0], b->grad_bytes, false);
+    for (int c = CODEC_F32; c < CODECS; c++) {
+        const double coded = (double)pieces * (double)codec_bytes((enum codec)c, (int64_t)buckets * CODEC_BUCKET);
+        struct op_call o = {.name = "encode", .kind = CODES, .m = c, .nn = pieces, .k = buckets};
+        const char *const name = codec_row((enum codec)c)->name;
+        (void)snprintf(o.shape, sizeof o.shape, "%s %.0f", name, values);
+        o.bytes = 4 * values + coded + (c == CODEC_LOCO ? 2 * values : 0);
+        run_code(b, o);
+        if (codec_row((enum codec)c)->stochastic) {
+            o.name = "encode at random";
+            o.kind = CODES_AT_RANDOM;
+            run_code(b, o);
+        }
+        o.name = "decode_sum";
+        o.kind = CODES_SUM;
+        o.bytes = 4 * values / pieces + coded;
+        run_code(b, o);
+        o.nn = 1;
+        o.k = pieces * buckets;
+        (void)snprintf(o.shape, sizeof o.shape, "%s %.0f, one piece", name, values);
+        o.bytes = 4 * values + coded;
+        run_code(b, o);
+    }
+    struct op_call o = {.name = "bucket_largest", .kind = CODES_LARGEST, .nn = pieces, .k = buckets};
+    (void)snprintf(o.shape, sizeof o.shape, "loco %.0f", values);
+    o.bytes = 5 * values;
+    run_code(b, o);
+    for (int i = 0; i < 2; i++)
+        b->ops->release(b->h.dev, b->x[i]);
+    b->ops->release(b->h.dev, b->grad[0]);
+    b->ops->release(b->h.dev, b->stats);
+}
+
 /* --- the device's best -------------------------------------------------------------------------------------------- */
 
 /* A copy, a large product and causal attention, in any order, as in Llama 3 8B; on the host, smaller ones. The product
@@ -955,6 +1045,11 @@ int main(int argc, char **argv)
     printf("%s  \"ops\": [\n", b.only ? "" : ",\n");
     if (b.only && strncmp(b.only, "grouped", strlen("grouped")) == 0) {
         run_grouped(&b);
+        printf("\n  ]\n}\n");
+        return 0;
+    }
+    if (b.only && strcmp(b.only, "codecs") == 0) {
+        run_codecs(&b);
         printf("\n  ]\n}\n");
         return 0;
     }
