@@ -18,6 +18,9 @@ $(fuzz_bins): $(BUILD)/tests/fuzz/targets/%: $(BUILD)/obj/tests/fuzz/targets/%.o
 # What the API's coordinator has around it is the target's own (tests/fuzz/targets/api.c).
 $(BUILD)/tests/fuzz/replay/api $(BUILD)/tests/fuzz/targets/api: \
 	fuzz_link += $(patsubst %,-Wl$(comma)--wrap=%,clock_mono_ns clock_wall_ms uv_queue_work getpwuid_r)
+# The CPU device's kernels, without its streams.
+$(BUILD)/tests/fuzz/replay/codes $(BUILD)/tests/fuzz/targets/codes: fuzz_link := $(call obj,worker/device/cpu/codecs.c) $(fuzz_link)
+$(BUILD)/tests/fuzz/replay/codes $(BUILD)/tests/fuzz/targets/codes: $(call obj,worker/device/cpu/codecs.c)
 # Logs nothing.
 $(BUILD)/tests/fuzz/replay/said $(BUILD)/tests/fuzz/targets/said: fuzz_link += -Wl,--wrap=log_write
 $(fuzz_corpora): $(BUILD)/fuzz-corpus/%: tests/fuzz/corpus/%.tar.xz tests/fuzz/archive.sh
