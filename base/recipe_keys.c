@@ -419,6 +419,11 @@ const struct setting recipe_keys[] = {
         "communication."),
     KEY(parallelism, fsdp_prefetch, INT, .max = 64, .initial = "1", .flags = KEY_TITAN, .doc =
         "Units gathered ahead of their use."),
+    KEY(parallelism, fsdp_gather_codec, STRING, .choices = "none|int8|int6|int4", .initial = "\"none\"",
+        .flags = KEY_TITAN, .doc =
+        "In what form gathered matrices travel: as they are (\"none\"), or in 8.06, 6.06 or 4.06 bits a value, rounded "
+        "by one random shift a unit and step. All ranks compute with what the codes stand for; masters, checkpoints and "
+        "evaluations are as without codes."),
     KEY(parallelism, fsdp_reduce, STRING, .choices = "default|microbatch|step", .initial = "\"default\"",
         .flags = KEY_TITAN, .doc =
         "When gradients are reduced: after each microbatch, for less memory, or once a step, for less communication. "

@@ -587,6 +587,12 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
                           "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\" or "
                           "\"scalify\", not \"%s\"",
                           recipe);
+    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather &&
+        strcmp(r->parallelism.fsdp_gather_codec, "none") != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.fsdp_gather_codec = \"%s\" and float8.enable_fsdp_float8_all_gather: a gathered "
+                          "weight has one code; leave one of the two out",
+                          r->parallelism.fsdp_gather_codec);
     /* torchao has measured no bounds for this recipe. */
     if (r->model.float8 && strcmp(recipe, "rowwise_with_gw_hp") == 0 &&
         recipe_filters_float8(r, "auto_filter_small_kn"))

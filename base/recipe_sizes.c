@@ -9,6 +9,7 @@
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 #include "base/units.h"
+#include "base/weight_codes.h"
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
@@ -207,7 +208,8 @@ double recipe_moment_bytes(const struct recipe *r)
  *   errors       1.004 P with fsdp_reduce_codec = "loco", of a rank's whole gradient
  *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
  *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
- *                               fsdp_reshard_after_forward = "never" all of them
+ *                               fsdp_reshard_after_forward = "never" all of them; 2 b/8 (U + L) more where they travel
+ *                               in b bits
  *   activations  see activation_bytes
  *   snapshot     k P/W          copy in host memory for writing a checkpoint; not on a GPU
  *   copy         (k + 4) P/W    another worker's masters and state, and its gradients (recipe_keeps_copies); in host
@@ -241,6 +243,8 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double units = (s + 4) * share.unit + (2 * s + 4) * share.layer + 4 * share.apart;
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;
+    /* What is gathered and what a rank sends of it, which is no more. */
+    units += 2 * weight_bits(weight_codec_find(r->parallelism.fsdp_gather_codec)) / 8.0 * (share.unit + share.layer);
     double snapshot = r->checkpoint.enable && !gpu ? kept * shard : 0;
     double copy = recipe_keeps_copies(r, (int)(ranks * unit), (int)m.dp_replicate) && !gpu ? (kept + 4) * shard : 0;
     double state = (r->training.enable_cpu_offload && gpu ? 0 : kept) + s;

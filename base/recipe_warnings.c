@@ -59,6 +59,9 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
         r->parallelism.pipeline_parallel_degree == 1)
         buf_puts(out, "parallelism.fsdp_reshard_after_forward = \"always\" has no effect: without a pipeline "
                       "\"default\" is the same\n");
+    if (strcmp(r->parallelism.fsdp_gather_codec, "none") != 0 && r->elastic.max_workers == 1 && !r->numerics.canonical)
+        buf_puts(out,
+                 "parallelism.fsdp_gather_codec has no effect: one worker (elastic.max_workers) gathers nothing\n");
 
     for (int i = 0; i < recipe_keys_count; i++) {
         if (!is_idle(r, i))

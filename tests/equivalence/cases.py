@@ -274,6 +274,11 @@ def canonical():
         words = f"{family} float8=true canonical=true"
         for degrees in ("dps2", "dps3 ac=full", "dps2 reshard=never", "dps4 bucketing=greedy reorder=true", "dpr2 dps2"):
             yield Case(f"{words} codes=true {degrees}", exact=words)
+    # With weights in few bits, too: one rank computes with what the codes stand for, as others do.
+    for words, mesh in (("gather=int8", "dps3"), ("gather=int4", "dps2 reshard=always ac=full"), ("qwen pp2 gather=int6", "dps2"),
+                        ("gather=int6", "dpr2 dps2 fuse=false bucketing=greedy"), ("cp2 gather=int4", "dps2 prefetch=3"),
+                        ("moe gather=int6", "dps4 ep4"), ("moe gather=int4", "pp2 dps2 ep2"), ("deepseek gather=int8", "dps2 ep2")):
+        yield Case(f"{words} canonical=true {mesh}", exact=f"{words} canonical=true")
     yield Case("pp2 float8=true canonical=true codes=true dps2", exact="pp2 float8=true canonical=true")
     for family in ("", "deepseek"):  # static scales are those of whole matrices, and the same in a pipeline
         words = f"{family} float8=true scales=scalify canonical=true"

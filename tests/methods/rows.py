@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make methods` trains: one small model, and a row for each optimizer or kind of product. A new one is a row here."""
+"""What `make methods` trains: one small model, and a row for each optimizer, kind of product or form of what travels. A new one is a row here."""
 import os
 from dataclasses import dataclass, field
 
@@ -44,6 +44,9 @@ ROWS = [
     *(Row(f"FlexDeMo, {name}", rates, {"optimizer.name": "SGD", "elastic.max_workers": 4, "training.local_batch_size": max(SEQUENCES // 4, 1),
                                        "parallelism.data_parallel_replicate_degree": 4, "parallelism.replicate_method": method}, bound)
       for name, method, rates, bound in (("4 of 64", "demo", (0.004, 0.008, 0.016), 0.15), ("at random", "random", (0.032, 0.064, 0.128), None))),
+    # Canonical: one rank computes with what the codes stand for, as any number of ranks does.
+    Row("Weights in 8 bits", (0.008, 0.016, 0.032), {"parallelism.fsdp_gather_codec": "int8", "numerics.canonical": "true"}, 0.02),
+    Row("Weights in 4 bits", (0.004, 0.008, 0.016), {"parallelism.fsdp_gather_codec": "int4", "numerics.canonical": "true"}, 0.08),
     # Its decay is in the gradient, which the rate and momentum multiply.
     # Products in float8: those of the layers, with scales of the operands at hand, and with static ones.
     Row("Float8, tensorwise", (0.008, 0.016, 0.032), {"model.float8": "true"}, 0.02),

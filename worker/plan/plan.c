@@ -140,6 +140,7 @@ static void set_build_options(struct plan *plan)
                                          .expert_parallel_room = r->parallelism.expert_parallel_room,
                                          .expert_capacity = recipe_expert_capacity(r),
                                          .round_robin = r->debug.moe_force_load_balance,
+                                         .gather_codec = weight_codec_find(r->parallelism.fsdp_gather_codec),
                                          .converters = plan->converters,
                                          .ops = plan->opt.ops ? plan->opt.ops : sizes,
                                          .dev = plan->opt.dev,

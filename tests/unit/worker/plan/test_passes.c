@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* passes.h: whatever a pass does, the checker accepts it, the same is computed and the same bytes travel; buckets are
  * as many as the transfers that are left; a pass gives way to a memory limit. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -335,6 +336,48 @@ static void codes_are_half_the_bytes(void **state)
     planned_close(&codes);
 }
 
+/* Weights in few bits: what a rank sends of a layer is the formula's bytes and two norms in bf16, which lie on one
+ * rank; codes are made right before their transfers, where those go, and parameters of them at once before the first
+ * use. */
+static void few_bits_are_their_formula(void **state)
+{
+    static const struct setting both = {"greedy", "true", "false", false};
+    static const char *const keys[] = {NULL, "parallelism.fsdp_gather_codec=int8", "parallelism.fsdp_gather_codec=int6",
+                                       "parallelism.fsdp_gather_codec=int4"};
+    const char *sets[SETS_MAX] = {"model.flavor=8B", "training.seq_len=512", "model.n_layers=4"};
+
+    (void)state;
+    for (enum weight_codec codec = WEIGHTS_INT8; codec < WEIGHT_CODECS; codec++) {
+        struct planned p, q;
+        sets[3] = keys[codec];
+        open_plan(&p, 8, "h100", sets, &off);
+        open_plan(&q, 8, "h100", sets, &both);
+        const struct program *const r = p.programs[0], *const s = q.programs[0];
+        for (int unit = 1; unit <= 4; unit++) {
+            const struct action *a = &r->actions[find(r, OP_ALL_GATHER, unit, 0)];
+            const int64_t shard = r->layout->units[unit].shard;
+            assert_int_equal(action_sent_bytes(r, a),
+                             weight_codes_bytes(codec, shard, WEIGHT_BUCKET) + 4 * r->layout->model->dims.dim);
+            assert_true(fabs((double)action_sent_bytes(r, a) * 8 / (double)shard - weight_bits(codec) - 0.0625) < 0.01);
+        }
+        same_computations(r, s, "few bits");
+        int encodes = 0, decodes = 0;
+        for (int i = 0; i < s->n_actions; i++) {
+            int to = i;
+            decodes += s->actions[i].op == OP_WEIGHT_DECODE;
+            if (s->actions[i].op != OP_WEIGHT_ENCODE)
+                continue;
+            encodes++;
+            while (s->actions[to].op == OP_WEIGHT_ENCODE)
+                to++;
+            assert_int_equal(s->actions[to].op, OP_ALL_GATHER);
+        }
+        assert_true(encodes > 0 && encodes == decodes);
+        planned_close(&p);
+        planned_close(&q);
+    }
+}
+
 /* Ranks with fewer microbatches than others have less to hide transfers under, but launch the same buckets; opening the
  * plan proves it. */
 static void unequal_shares_bucket_alike(void **state)
@@ -652,6 +695,7 @@ int main(void)
         cmocka_unit_test(buckets_hold_all_and_no_more),
         cmocka_unit_test(codes_go_with_their_gather),
         cmocka_unit_test(codes_are_half_the_bytes),
+        cmocka_unit_test(few_bits_are_their_formula),
         cmocka_unit_test(unequal_shares_bucket_alike),
         cmocka_unit_test(unequal_shares_make_codes_ahead),
         cmocka_unit_test(reordering_asks_earlier),
