@@ -23,7 +23,7 @@ titan_status exec_encode_weights(const struct call *c, uint8_t *codes, char *oth
     int n;
 
     weight_gather_init(l, unit, (enum weight_codec)q->codec, (size_t)elem, &g);
-    titan_assert(g.codec == (enum weight_codec)q->codec && g.coded.shard == q->n && g.piece == q->bytes &&
+    titan_assert(g.codec == (enum weight_codec)q->codec && g.coded.shard == q->n && g.codes_bytes == q->bytes &&
                  g.others == q->rest);
     struct weight_encode_args a = {.codes = codes,
                                    .x = shard,
@@ -57,8 +57,8 @@ titan_status exec_decode_weights(const struct call *c, char *full, const uint8_t
 
     weight_gather_init(c->e->p->layout, c->a->unit, (enum weight_codec)q->codec, (size_t)elem, &g);
     const int64_t members = g.coded.members;
-    titan_assert(g.codec == (enum weight_codec)q->codec && g.coded.padded == q->n && members * g.piece == q->bytes &&
-                 members * g.others == q->rest);
+    titan_assert(g.codec == (enum weight_codec)q->codec && g.coded.padded == q->n &&
+                 members * g.codes_bytes == q->bytes && members * g.others == q->rest);
     TRY(c->ops->weight_decode(c->s, ARGS(weight_decode, .out = full, .codes = codes, .dt = dt, .codec = g.codec,
                                          .pieces = members, .n = g.coded.shard, .bucket = g.bucket)));
     for (int m = 0; m < (int)members; m++) {

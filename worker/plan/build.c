@@ -331,8 +331,8 @@ static void decode_gathered(struct builder *b, const struct execution *x, struct
     builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
     const struct tensor full = emit_tensor(&b->e, BUF_FULL, "parameters", b->opt->dt, 1, g->coded.padded);
     use->full = full.buffer;
-    EMIT(&b->e, weight_decode, full, tensor_at(use->codes, 0, DTYPE_U8, 1, members * g->piece),
-         tensor_at(use->codes, (size_t)(members * g->piece), b->opt->dt, 1, members * g->others),
+    EMIT(&b->e, weight_decode, full, tensor_at(use->codes, 0, DTYPE_U8, 1, members * g->codes_bytes),
+         tensor_at(use->codes, (size_t)(members * g->codes_bytes), b->opt->dt, 1, members * g->others),
          .codec = (int64_t)g->codec);
 }
 
@@ -343,15 +343,15 @@ static void gather_in_few_bits(struct builder *b, struct param_use *use, struct 
     const int64_t members = g->coded.members;
 
     use->codes = emit_buffer(&b->e, BUF_FULL, "parameters in few bits", g->bytes);
-    const struct tensor codes = tensor_at(use->codes, g->own_codes, DTYPE_U8, 1, g->piece);
+    const struct tensor codes = tensor_at(use->codes, g->own_codes, DTYPE_U8, 1, g->codes_bytes);
     const struct tensor others = tensor_at(use->codes, g->own_others, b->opt->dt, 1, g->others);
     b->e.stream = members > 1 ? STREAM_GATHER : STREAM_COMPUTE;
     EMIT(&b->e, weight_encode, codes, others, shard, .codec = (int64_t)g->codec);
     b->e.stream = STREAM_COMPUTE;
     if (members > 1)
         emit_all_gather_both(
-            &b->e, b->layout->units[use->unit].gather, tensor_at(use->codes, 0, DTYPE_U8, members, g->piece), codes,
-            tensor_at(use->codes, (size_t)(members * g->piece), b->opt->dt, members, g->others), others);
+            &b->e, b->layout->units[use->unit].gather, tensor_at(use->codes, 0, DTYPE_U8, members, g->codes_bytes),
+            codes, tensor_at(use->codes, (size_t)(members * g->codes_bytes), b->opt->dt, members, g->others), others);
 }
 
 /* Emits the gathers of an execution. In a group of one the shard is the whole unit. */

@@ -42,14 +42,14 @@ void weight_gather_init(const struct layout *layout, int unit, enum weight_codec
     coded_split(layout, unit, tensors_with_codes(layout, unit), elem, &g.coded);
     if (g.coded.n == 0 || g.coded.n_runs >= WEIGHT_GATHER_RUNS)
         return;
-    g.piece = weight_codes_bytes(codec, u->shard, g.bucket);
+    g.codes_bytes = weight_codes_bytes(codec, u->shard, g.bucket);
     g.filled = (u->numel + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
     g.others = MAX(g.coded.others, MODEL_ALIGN);
-    const size_t sent = (size_t)g.piece + (size_t)g.others * elem;
+    const size_t sent = (size_t)g.codes_bytes + (size_t)g.others * elem;
     if (!layout->canonical && sent >= (size_t)u->shard * elem)
         return;
     g.own_codes = members > 1 ? (size_t)members * sent : 0;
-    g.own_others = g.own_codes + (size_t)g.piece;
+    g.own_others = g.own_codes + (size_t)g.codes_bytes;
     g.bytes = g.own_codes + sent;
     *ret = g;
 }

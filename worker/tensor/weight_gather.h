@@ -20,7 +20,7 @@ struct weight_gather {
     enum weight_codec codec;             /* WEIGHTS_WHOLE: the unit travels as it is */
     struct coded coded;                  /* which elements have no codes, and where they lie among the others */
     int64_t bucket;                      /* values */
-    int64_t piece;                       /* bytes of a rank's codes */
+    int64_t codes_bytes;                 /* of a rank's codes */
     int64_t others;                      /* elements that a rank sends without codes; above 0 */
     int64_t filled;                      /* where the unit's elements end in the flat buffer */
     size_t own_codes, own_others, bytes; /* places of `own`, and bytes of the buffer */

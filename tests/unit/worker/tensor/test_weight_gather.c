@@ -47,8 +47,8 @@ static void look_at(const struct layout *l, int unit, int *coded)
     ++*coded;
     /* The formula of the bytes: numbers of buckets, codes, both rounded up to 16. */
     const int64_t buckets = (ul->shard + g.bucket - 1) / g.bucket, bits = weight_bits(codec);
-    assert_int_equal(g.piece, (8 * buckets + 15) / 16 * 16 + ((ul->shard * bits + 7) / 8 + 15) / 16 * 16);
-    const size_t sent = (size_t)g.piece + (size_t)g.others * elem;
+    assert_int_equal(g.codes_bytes, (8 * buckets + 15) / 16 * 16 + ((ul->shard * bits + 7) / 8 + 15) / 16 * 16);
+    const size_t sent = (size_t)g.codes_bytes + (size_t)g.others * elem;
     const int members = g.coded.members;
     assert_int_equal(g.bytes, members > 1 ? (size_t)(members + 1) * sent : sent);
     assert_true(l->canonical || (members > 1 && sent < (size_t)ul->shard * elem));
