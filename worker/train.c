@@ -220,9 +220,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
         .commands = checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)) | checkpoints_outcome(e),
         .values = clock->values,
         .masters = layers_masters(e),
-        .waits = publish_splits_step(e),
-        .seed = (uint64_t)e->t->recipe->training.seed,
-        .step = e->state.shards.own->step + 1};
+        .waits = publish_splits_step(e)};
     const struct update *update = NULL;
     const double *statistics = NULL;
     const int64_t idle_ns = progress_idle_ns();

@@ -23,7 +23,7 @@ RINGS = {
     "proto/rpc/server proto/rpc/services": "a server offers methods of its own",
     "worker/epoch/epoch worker/epoch/evaluation worker/epoch/recover worker/epoch/trainer": "an epoch and what it is opened with",
     "worker/exec/exec worker/exec/segments worker/exec/warmup": "segments and warm-up dispatch operations as the executor does",
-    "worker/model/attention worker/model/block worker/model/experts worker/model/latent worker/model/rotated": "a block's parts write products by its helpers",
+    "worker/model/attention worker/model/block worker/model/experts worker/model/latent": "a block's parts write products by its helpers",
     "worker/program/arena_placement worker/program/program worker/program/shadow worker/program/waits": "a program is completed by passes over itself",
 }
 TABLES = {"ctl/command": "the table of all commands"}

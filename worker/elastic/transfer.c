@@ -72,9 +72,9 @@ static bool gives(void *arg, int unit, enum share share)
         mesh_group_members(mesh, GROUP_REPLICATE, p->a, t->candidates);
     }
     if (share != SHARE_BIAS && share != SHARE_CUT) {
-        /* Replaces each replica by the members of its group of parts, which hold the same whole tensors. The loop
+        /* Replaces each replica by the members of the group that cuts the unit, which all hold the data. The loop
          * begins with the last replica, so that no entry is overwritten before it is read. */
-        const enum group group = t->from->units[unit].parts;
+        const enum group group = t->from->units[unit].cut;
         const int members = mesh_group_size(mesh, group);
         for (int i = replicas - 1; i >= 0; i--)
             mesh_group_members(mesh, group, t->candidates[i], t->candidates + i * members);

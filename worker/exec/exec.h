@@ -67,7 +67,7 @@ struct exec_options {
     bool window_arena; /* allocate the arena with comm_ops->memory_alloc if possible; exec_window() shows the result */
     /* Launch the computation between transfers in segments, if the device supports them. */
     bool segments;
-    uint64_t seed; /* of the rounding of codes of gradients at random */
+    uint64_t seed; /* the run's: codes of gradients rounded at random, and codes of weights, are drawn with it */
     /* Non-zero: a step before AGREE is abandoned with TITAN_EREVOKED. NULL = never. */
     const atomic_int *revoked;
 };
@@ -80,13 +80,12 @@ struct exec_times {
 struct exec_batch {
     const int32_t *tokens; /* [slot][batch_rows][N], host, in LOAD's form */
     const double *counts;  /* [slot] counted tokens of this cp rank */
-    uint64_t step;         /* number of the step, for the rounding of codes of gradients */
+    uint64_t step;         /* number of the step, for codes of gradients and weights */
     unsigned commands;     /* bits, see elastic/membership.h */
     const double *values;  /* [STATISTICS_SAID] of this rank, read when exec_agree begins; NULL = none */
     /* [units] this rank's masters, fp32 on the device, read when exec_agree begins; NULL: no norms of masters. */
     const float *const *masters;
     bool waits;          /* measure exec_waited_ns: two timestamps for each wait */
-    uint64_t seed, step; /* the run's seed and the step's number, for the codes of weights (weight_shift) */
 };
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;

@@ -31,7 +31,7 @@ titan_status exec_encode_weights(const struct call *c, uint8_t *codes, char *oth
                                    .codec = g.codec,
                                    .n = q->n,
                                    .bucket = g.bucket,
-                                   .shift = weight_shift(c->e->batch->seed, c->e->batch->step, unit),
+                                   .shift = weight_shift(c->e->opt.seed, c->e->batch->step, unit),
                                    .runs = weight_gather_gaps(&g, member, gaps)};
     for (int i = 0; i < a.runs; i++)
         a.run[i] = (struct weight_run){gaps[i].from, gaps[i].to};

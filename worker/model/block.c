@@ -6,7 +6,6 @@
 #include "worker/model/experts.h"
 #include "worker/model/latent.h"
 #include "worker/model/parts.h"
-#include "worker/model/rotated.h"
 
 /* --- sizes and views ---------------------------------------------------------------------------------------------- */
 
@@ -642,8 +641,6 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     s[SAVED_XN1] = block_norm(k, "xn1", x, gain_of(k, u.own, ROLE_ATTENTION_NORM), &s[SAVED_RSTD1]);
     if (tensor_exists(statistics) && tensor_exists(s[SAVED_RSTD1]))
         EMIT(k->e, check, statistics, s[SAVED_RSTD1]);
-    if (saved->parts)
-        return rotated_forward(k, u.own, tokens, saved);
     /* attn (N,H*Dv) */
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
@@ -667,8 +664,6 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
 
     for (int i = 0; i < BACK_COUNT; i++)
         back->t[i] = TENSOR_NONE;
-    if (saved->parts)
-        return rotated_dgrad(k, u.own, tokens, saved, dy, back);
     struct tensor *g = back->t;
     g[BACK_DXN2] =
         u.experts ? experts_dgrad(k, u, tokens, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
@@ -692,12 +687,6 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
     const struct unit_buffers *own = u.own;
     const struct tensor *s = saved->t, *g = back->t;
 
-    if (saved->parts) {
-        rotated_wgrad(k, own, saved, back);
-        norm_wgrad(k, own, ROLE_FFN_NORM, g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
-        norm_wgrad(k, own, ROLE_ATTENTION_NORM, g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
-        return;
-    }
     block_begin_grads(k, own);
     if (u.experts)
         experts_wgrad(k, u, saved, back);

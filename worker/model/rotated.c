@@ -100,10 +100,17 @@ static void add_product(struct block *k, const struct unit_buffers *at, int i, s
 }
 
 struct tensor rotated_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                              struct layer_saved *saved)
+                              struct tensor x, struct tensor statistics, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
     struct tensor *const s = saved->t;
+
+    for (int i = 0; i < SAVED_COUNT; i++)
+        s[i] = TENSOR_NONE;
+    s[SAVED_X] = x;
+    s[SAVED_XN1] = block_norm(k, "xn1", x, block_param(k, u, ROLE_ATTENTION_NORM, 1), &s[SAVED_RSTD1]);
+    if (tensor_exists(statistics))
+        EMIT(k->e, check, statistics, s[SAVED_RSTD1]);
 
     /* h (N,C) = x + the sum of wo_i attn_i */
     const struct tensor out = block_new(k, BUF_ACTIVATION, "h", z.n, z.c);
@@ -140,6 +147,8 @@ struct tensor rotated_dgrad(struct block *k, const struct unit_buffers *u, const
     const struct tensor *const s = saved->t;
     struct tensor *const g = back->t;
 
+    for (int i = 0; i < BACK_COUNT; i++)
+        g[i] = TENSOR_NONE;
     block_project_out_dgrad(k, u, ROLE_W2, dy, saved, back);
     g[BACK_DXN2] = block_new(k, BUF_DACTIVATION, "dxn2", z.n, z.c);
     struct ring ring = ring_of(k, u, feed_forward_half(k, u));
@@ -220,4 +229,8 @@ void rotated_wgrad(struct block *k, const struct unit_buffers *u, const struct l
         if (v < n)
             at_attention.grads = pass_gradient(k, attention, at_attention.grads, to);
     }
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_FFN_NORM, 1), back->t[BACK_DXN2], saved->t[SAVED_H],
+         saved->t[SAVED_RSTD2]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_ATTENTION_NORM, 1), back->t[BACK_DXN1], saved->t[SAVED_X],
+         saved->t[SAVED_RSTD1]);
 }

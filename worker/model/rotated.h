@@ -20,14 +20,13 @@
 
 #include "worker/model/block.h"
 
-/* SAVED_X, SAVED_XN1 -> SAVED_H, SAVED_XN2, SAVED_RSTD2, and y (Ns,C). saved->parts gets what each turn saves. */
+/* As layer_forward(), layer_dgrad() and layer_wgrad() of block.h. saved->parts gets what each turn saves, back->parts
+ * what the weight gradients of each turn need. u->grads gets the gradients of the rank's own part, those of matrices
+ * summed over the ranks. u->first must be true. */
 struct tensor rotated_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
-                              struct layer_saved *saved);
-/* dx (Ns,C). back->parts gets what the weight gradients of each turn need. */
+                              struct tensor x, struct tensor statistics, struct layer_saved *saved);
 struct tensor rotated_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                             const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
-/* Gradients of the matrices: u->grads gets those of the rank's own part, summed over the ranks, and zeros for all other
- * elements. u->first must be true. */
 void rotated_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                    const struct layer_back *back);
 

@@ -8,6 +8,7 @@
  *       forward, input_gradient, weight_gradient of one unit (model/block.h)
  *     gradients.c     sums, reductions, update; forward-only, the agreement alone */
 #include "worker/plan/builder.h"
+#include "worker/model/rotated.h"
 #include "worker/plan/recompute.h"
 
 #include <stdlib.h>
@@ -398,7 +399,7 @@ static int params_of(struct builder *b, const struct param_use *use)
 static int turns_of(const struct builder *b, int unit)
 {
     const struct unit_layout *const u = &b->layout->units[unit];
-    return u->parts == GROUP_ROTATE ? mesh_group_size(&b->layout->mesh, GROUP_ROTATE) : 0;
+    return u->cut == GROUP_ROTATE ? mesh_group_size(&b->layout->mesh, GROUP_ROTATE) : 0;
 }
 
 static struct layer_pass *layer_pass(const struct builder *b, int unit, int slot)
@@ -464,7 +465,8 @@ static struct tensor forward_layer(struct builder *b, const struct execution *x,
     const struct layer_units units = {.own = u, .experts = experts ? &second : NULL};
 
     layer->from = b->e.p->n_actions;
-    const struct tensor out = layer_forward(&b->k, units, tokens, in, b->statistics, &layer->saved);
+    const struct tensor out = layer->parts ? rotated_forward(&b->k, u, tokens, in, b->statistics, &layer->saved)
+                                           : layer_forward(&b->k, units, tokens, in, b->statistics, &layer->saved);
     layer->to = b->e.p->n_actions;
     for (int j = 0; j < EXECUTION_UNITS; j++)
         layer->params[j] = params_of(b, &x->use[j]);
@@ -607,6 +609,10 @@ static void input_gradient(struct builder *b, const struct execution *x)
     const struct layer_units units = {.own = &u[0], .experts = experts ? &u[1] : NULL};
     const struct block_tokens *const tokens = tokens_of(b, x->slot);
     const int module = module_of(b, u[0].unit);
+    if (layer->parts) {
+        pass->dx = rotated_dgrad(&b->k, &u[0], tokens, &layer->saved, pass->dx, &layer->back);
+        return;
+    }
     if (module == 0) {
         pass->dx = layer_dgrad(&b->k, units, tokens, &layer->saved, pass->dx, &layer->back);
         return;
@@ -636,7 +642,10 @@ static void weight_gradient(struct builder *b, const struct execution *x)
         const bool experts = x->use[1].unit != NONE;
         const struct unit_buffers second = experts ? buffers_of(b, x, 1) : (struct unit_buffers){0};
         const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
-        layer_wgrad(&b->k, units, &layer->saved, &layer->back);
+        if (layer->parts)
+            rotated_wgrad(&b->k, &u, &layer->saved, &layer->back);
+        else
+            layer_wgrad(&b->k, units, &layer->saved, &layer->back);
         if (x->use[2].unit == NONE)
             return;
         const struct unit_buffers table = buffers_of(b, x, 2);

@@ -28,7 +28,7 @@ struct unit_state {
     struct tensor received;   /* canonical: slices of all subtrees */
     struct tree_stack *trees; /* [parts]: canonical: finished subtrees of this rank; ids are slots */
     bool *done;               /* [slot]: canonical: its gradient is whole */
-    struct coded coded;          /* how its parameters are gathered, as float8 codes */
+    struct coded coded;       /* how its parameters are gathered, as float8 codes */
     struct weight_gather gather; /* and as codes of few bits, which are decoded before their use */
     uint64_t scaled; /* bits of its weights with a place in `scales`: those with codes, or with static scales all */
     struct tensor scales;

@@ -196,7 +196,7 @@ static uint64_t cut_tensors(const struct gradients *g, int unit)
 
 static bool rotates(const struct gradients *g, int unit)
 {
-    return unit != NONE && g->c->p->layout->units[unit].parts == GROUP_ROTATE;
+    return unit != NONE && g->c->p->layout->units[unit].cut == GROUP_ROTATE;
 }
 
 /* Takes note of a weight gradient: from now on the unit's buffer holds the gradient of the action's microbatch. */
@@ -436,7 +436,7 @@ static unsigned must_be_done(const struct gradients *g, int unit)
     unsigned done = 0;
 
     titan_assert(unit >= 0 && unit < g->c->model->n_units);
-    if (u->parts != GROUP_EP && u->whole < u->numel && mesh_group_size(&l->mesh, u->parts) > 1)
+    if (u->cut != GROUP_EP && u->whole < u->numel && mesh_group_size(&l->mesh, u->cut) > 1)
         done |= DONE_TP;
     if (mesh_group_size(&l->mesh, u->group) > 1)
         done |= DONE_REDUCE;

@@ -63,7 +63,7 @@ static void sum_whole_tensors(struct builder *b, int unit, struct tensor gradien
 {
     const struct unit_layout *u = &b->layout->units[unit];
 
-    if (u->parts == GROUP_EP || u->whole >= u->numel)
+    if (u->cut == GROUP_EP || u->whole >= u->numel)
         return;
     emit_all_reduce(&b->e, u->sum,
                     tensor_at(gradient.buffer, (size_t)u->whole * sizeof(float), DTYPE_F32, 1, u->numel - u->whole));

@@ -75,7 +75,7 @@ bool layout_copies_table(const struct layout *layout, int pp_rank)
 
 /* --- tensors ------------------------------------------------------------------------------------------------------ */
 
-static enum group parts_group(const struct layout *l, const struct model_unit *u)
+static enum group cut_group(const struct layout *l, const struct model_unit *u)
 {
     if (u->kind == UNIT_LAYER && l->mesh.rotate)
         return GROUP_ROTATE;
@@ -92,14 +92,14 @@ int layout_unit_parts(const struct layout *layout, int unit)
 {
     titan_assert(unit >= 0 && unit < layout->model->n_units);
     const struct model_unit *u = &layout->model->units[unit];
-    return mesh_group_size(&layout->mesh, parts_group(layout, u)) * expert_cut(layout, u);
+    return mesh_group_size(&layout->mesh, cut_group(layout, u)) * expert_cut(layout, u);
 }
 
 int layout_unit_part(const struct layout *layout, int unit, int rank)
 {
     titan_assert(unit >= 0 && unit < layout->model->n_units);
     const struct model_unit *u = &layout->model->units[unit];
-    const int cut = expert_cut(layout, u), part = mesh_group_rank(&layout->mesh, parts_group(layout, u), rank);
+    const int cut = expert_cut(layout, u), part = mesh_group_rank(&layout->mesh, cut_group(layout, u), rank);
     return cut == 1 ? part : part * cut + mesh_group_rank(&layout->mesh, GROUP_TP, rank);
 }
 
@@ -169,19 +169,19 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
 {
     const struct model_unit *u = &l->model->units[index];
     struct unit_layout *unit = &l->units[index];
-    unit->parts = parts_group(l, u);
+    unit->cut = cut_group(l, u);
     unit->block = unit_block(l, u);
     const int64_t grain = l->canonical ? common_multiple(l, unit->block) : grain_of(l);
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
-        TRY(cut_tensor(l, i, mesh_group_size(&l->mesh, unit->parts), err));
+        TRY(cut_tensor(l, i, mesh_group_size(&l->mesh, unit->cut), err));
     const int64_t cut = place_tensors(l, u, true, 0);
     unit->whole = round_up(cut, common_multiple(l, unit->block));
     unit->numel = place_tensors(l, u, false, unit->whole);
     if (unit->numel == unit->whole) /* no tensor is whole */
         unit->numel = cut;
-    const bool fsdp = unit->parts == GROUP_TP;
+    const bool fsdp = unit->cut == GROUP_TP;
     unit->group = fsdp ? GROUP_FSDP : GROUP_EXPERT_SHARD;
-    unit->sum = unit->parts == GROUP_ROTATE ? CHANNEL_ROTATE : CHANNEL_TP;
+    unit->sum = unit->cut == GROUP_ROTATE ? CHANNEL_ROTATE : CHANNEL_TP;
     unit->gather = fsdp ? CHANNEL_GATHER : CHANNEL_EXPERT_GATHER;
     unit->reduce = fsdp ? CHANNEL_REDUCE : CHANNEL_EXPERT_REDUCE;
     const int64_t n = mesh_group_size(&l->mesh, unit->group);

@@ -53,9 +53,9 @@ struct unit_layout {
     int64_t kept;              /* elements of the kinds of state of earlier units */
     int64_t span[STATE_KINDS]; /* elements of each kind of state of this unit, on every rank; 0: owners keep it */
     int64_t block;             /* the layout's block, or a smaller one that divides an expert's matrices */
-    enum group parts;          /* ranks that have different local flat buffers: GROUP_TP, GROUP_EP or GROUP_ROTATE */
+    enum group cut;            /* ranks that tensors are cut over: GROUP_TP, GROUP_EP or GROUP_ROTATE */
     enum group group;          /* ranks that share a buffer out: GROUP_FSDP or GROUP_EXPERT_SHARD */
-    enum channel sum;          /* where gradients of whole tensors are summed over `parts`; not of experts */
+    enum channel sum;          /* where gradients of whole tensors are summed over `cut`; not of experts */
     enum channel gather, reduce;
 };
 
@@ -126,7 +126,7 @@ int64_t layout_place(const struct layout *layout, int tensor, int rank, int kind
 /* coded: the end of the blocks that begin with this tensor, in the unit's flat buffer: its own, and what is glued to it
  * inside of a block. 0: the tensor begins inside of a block. */
 int64_t layout_blocks_end(const struct layout *layout, int tensor);
-/* Number of different local flat buffers of a unit: the size of its group `parts`; ep * tp if experts are cut.
+/* Number of different local flat buffers of a unit: the size of its group `cut`; ep * tp if experts are cut.
  * layout_unit_part(): the buffer that a rank has a range of. */
 int layout_unit_parts(const struct layout *layout, int unit);
 int layout_unit_part(const struct layout *layout, int unit, int rank);

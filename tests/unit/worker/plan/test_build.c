@@ -516,7 +516,7 @@ static size_t most_bytes(const struct program *p, enum buffer_kind kind, enum bu
         for (int k = 0; k < p->n_buffers; k++) {
             const struct buffer *const b = &p->buffers[k];
             const bool there = buffer_is_external(b->kind) || (b->first <= i && i <= b->last && b->first >= 0);
-            if ((b->kind == kind || b->kind == other) && there && p->layout->units[b->unit].parts == GROUP_ROTATE)
+            if ((b->kind == kind || b->kind == other) && there && p->layout->units[b->unit].cut == GROUP_ROTATE)
                 alive += b->bytes;
         }
         most = MAX(most, alive);

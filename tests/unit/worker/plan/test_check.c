@@ -965,12 +965,8 @@ static void test_too_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_programs_pass),
-        longer(test_broken_programs_are_found),
-        quick(test_an_evaluation_changes_nothing),
-        quick(test_parts_of_a_sum),
-        quick(test_too_little_memory),
-        quick(test_codes_go_their_way),
+        longer(test_programs_pass), longer(test_broken_programs_are_found), quick(test_an_evaluation_changes_nothing),
+        quick(test_parts_of_a_sum), quick(test_too_little_memory),          quick(test_codes_go_their_way),
     };
 
     drawn = seeded_seed(0);
