@@ -208,6 +208,7 @@ struct recipe {
         double replicate_beta;    /* decay of the residual */
         bool replicate_sign;
         char replicate_dtype[16]; /* of the values that are sent: "float32", "bfloat16" */
+        char rotate[16]; /* "off", or how parts of layers go round: "out_of_place", "in_place" */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
         int64_t expert_tensor_parallel_degree;
         double expert_parallel_room; /* capacity of a rank for its experts' rows, in even shares; 0 = the worst case */
@@ -348,6 +349,7 @@ int64_t recipe_fit_world(const struct recipe *r, int64_t workers);
 /* The recipe's mesh on a legal world, outermost first: pp, dp_replicate, dp_shard, cp, tp. */
 struct recipe_mesh {
     int64_t pp, dp_replicate, dp_shard, cp, tp, ep, etp;
+    bool rotate; /* parts of layers go round dp_shard */
 };
 titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_mesh *ret,
                          struct titan_error *err) TITAN_MUST_USE;

@@ -468,6 +468,11 @@ const struct setting recipe_keys[] = {
     KEY(parallelism, replicate_dtype, STRING, .choices = "bfloat16|float32", .initial = "\"bfloat16\"",
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Type of the values that are sent. What rounding takes from them stays in the residual."),
+    KEY(parallelism, rotate, STRING, .choices = "off|out_of_place|in_place", .initial = "\"off\"", .flags = KEY_TITAN,
+        .doc =
+        "Layers of dense models are not gathered: each of data_parallel_shard_degree workers keeps some of their heads "
+        "and feed-forward columns, and these parts go round (Rotated Tensor Parallelism). \"out_of_place\": the next "
+        "part arrives while the last one is used; \"in_place\": behind it, in its memory."),
     DEGREE("tensor_parallel_degree", tensor_parallel_degree, "Workers one layer's matrices are split over."),
     KEY(parallelism, enable_async_tensor_parallel, BOOL, .initial = "false", .doc =
         "Collectives of tensor parallelism in pieces beside the products."),

@@ -5,6 +5,7 @@
 
 #include "base/optimizers.h"
 #include "base/cleanup.h"
+#include "base/optimizers.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 #include "base/schedule.h"
@@ -141,7 +142,8 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
                                 .cp = r->parallelism.context_parallel_degree,
                                 .tp = r->parallelism.tensor_parallel_degree,
                                 .ep = r->parallelism.expert_parallel_degree,
-                                .etp = r->parallelism.expert_tensor_parallel_degree};
+                                .etp = r->parallelism.expert_tensor_parallel_degree,
+                                .rotate = strcmp(r->parallelism.rotate, "off") != 0};
     return TITAN_OK;
 }
 
@@ -335,6 +337,63 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
     return schedule_check(s, err);
 }
 
+/* --- parts that go round ------------------------------------------------------------------------------------------ */
+
+/* What parts of layers that go round do not go with, whatever the number of workers. */
+static titan_status check_rotation(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
+{
+    const struct model_dims *const d = &r->model.dims;
+    const struct {
+        bool there;
+        const char *with, *reason;
+    } conflicts[] = {
+        {m->tp > 1, "parallelism.tensor_parallel_degree > 1", "both cut the same matrices by heads and columns"},
+        {m->pp > 1, "parallelism.pipeline_parallel_degree > 1",
+         "a gradient goes round behind its microbatch's backward"},
+        {r->numerics.canonical, "numerics.canonical = true", "each worker adds the parts in another order"},
+        {r->model.float8 || r->model.mxfp8, "model.converters", "scales are of whole matrices, and a part is none"},
+        {strcmp(r->optimizer.state_dtype, "int8") == 0, "optimizer.state_dtype = \"int8\"",
+         "blocks of codes are not the same in other parts"},
+        {optimizer_of_matrices(r)->whole != WHOLE_NONE, "an optimizer of whole matrices",
+         "matrices go to their owners by ranges, not by parts"},
+        {strcmp(r->parallelism.fsdp_reduce, "step") == 0, "parallelism.fsdp_reduce = \"step\"",
+         "no worker keeps the whole gradient of a layer"},
+        {d->n_experts > 0 || d->mtp_layers > 0 || d->kv_lora_rank > 0,
+         "experts, multi-token prediction or latent attention", "parts are those of dense Llama 3 layers"},
+        {d->qkv_bias || d->output_bias || d->mlp_bias || d->attention_sinks || d->qk_norm || d->output_norms ||
+             d->no_input_norms,
+         "biases, attention sinks, or other norms than the two of Llama 3", "parts are those of dense Llama 3 layers"},
+    };
+
+    if (!m->rotate)
+        return TITAN_OK;
+    for (size_t i = 0; i < ARRAY_SIZE(conflicts); i++)
+        if (conflicts[i].there)
+            return titan_fail(err, TITAN_EINVAL, "parallelism.rotate = \"%s\" does not go with %s: %s",
+                              r->parallelism.rotate, conflicts[i].with, conflicts[i].reason);
+
+    /* What depends on the number of workers. */
+    const struct {
+        const char *name;
+        int64_t value;
+    } cut[] = {{"model.n_heads", d->n_heads}, {"model.n_kv_heads", d->n_kv_heads}, {"model.ffn_hidden", d->ffn_hidden}};
+    for (size_t i = 0; i < ARRAY_SIZE(cut); i++)
+        if (cut[i].value % m->dp_shard != 0)
+            return titan_fail(err, TITAN_EINVAL,
+                              "parallelism.rotate = \"%s\": %s = %lld cannot be cut in %lld parts, one for each worker "
+                              "of data_parallel_shard_degree",
+                              r->parallelism.rotate, cut[i].name, (long long)cut[i].value, (long long)m->dp_shard);
+    const int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
+    const int64_t ranks = m->dp_replicate * m->dp_shard;
+    if (microbatches % ranks == 0)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "parallelism.rotate = \"%s\": training.global_batch_size = %lld makes %lld microbatches for %lld "
+                      "data-parallel workers, which need equally many; nearest: %lld",
+                      r->parallelism.rotate, (long long)r->training.global_batch_size, (long long)microbatches,
+                      (long long)ranks, (long long)((microbatches + ranks - 1) / ranks * ranks * rows));
+}
+
 /* --- worlds ------------------------------------------------------------------------------------------------------- */
 
 #define NEAREST_TRIES 64
@@ -386,6 +445,7 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
             (long long)r->training.global_batch_size, (long long)microbatches, (long long)rows, (long long)ranks,
             (long long)(ranks * rows));
     TRY(check_shared_experts(r, &m, err));
+    TRY(check_rotation(r, &m, err));
     return check_pipeline(r, &m, err);
 }
 

@@ -223,9 +223,13 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     const int64_t unit = recipe_mesh_unit(r), ranks = MAX(world / unit, 1);
     titan_assert(unit >= 1);
     if (recipe_mesh(r, ranks * unit, &m, NULL) != TITAN_OK)
-        m = (struct recipe_mesh){
-            r->parallelism.pipeline_parallel_degree, 1, ranks, r->parallelism.context_parallel_degree,
-            r->parallelism.tensor_parallel_degree,   1, 1};
+        m = (struct recipe_mesh){.pp = r->parallelism.pipeline_parallel_degree,
+                                 .dp_replicate = 1,
+                                 .dp_shard = ranks,
+                                 .cp = r->parallelism.context_parallel_degree,
+                                 .tp = r->parallelism.tensor_parallel_degree,
+                                 .ep = 1,
+                                 .etp = 1};
     const int64_t microbatches = (r->training.global_batch_size / recipe_microbatch_rows(r) + ranks - 1) / ranks;
     const bool gpu = strcmp(r->device.name, "cuda") == 0;
     const struct share share = share_of(r, &m, microbatches);

@@ -48,6 +48,15 @@ def triples_and_more():
                 "moe pp2 dpr2 dps2 tp2 ep4 schedule=InterleavedZeroBubble ac=selective:op")
 
 
+def rotation():
+    """Parts of layers go round."""
+    for words in ("dps2", "dps4 kv=4", "dps3 batch=9 heads=6 kv=3 dim=48", "dps8 batch=16 heads=8 kv=8", "dpr2 dps2", "dps2 cp2", "dps2 cp2 rotate=ring masked=true",
+                  "dps2 ac=full", "dps2 ac=selective:op", "dps4 kv=4 ac=memory_budget:0.3", "dps2 rows=2 tied=true chunks=3", "dps2 reshard=never offload=true",
+                  "dps2 reshard=always bucketing=greedy", "dps2 reorder=false prefetch=0 fuse=false", "window dps2 cp2", "dpr2 dps2 cp2 ac=full"):
+        yield Case(f"{words} rtp=out_of_place")
+        yield Case(f"{words} rtp=in_place", exact=f"{words} rtp=out_of_place")
+
+
 def traits():
     """Layers with traits that the other families do not have."""
     for family in ("biased", "partial kv=2", "window", "olmo", "sandwich", "gemma"):
@@ -293,4 +302,4 @@ def canonical():
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
              *offload(), *models(), *traits(), *balance_losses()]
-    return [Case(words) for words in dict.fromkeys(lines)] + [words if isinstance(words, Case) else Case(words) for words in mtp()] + list(fusions()) + list(rounds()) + list(drops()) + list(canonical())
+    return [Case(words) for words in dict.fromkeys(lines)] + [words if isinstance(words, Case) else Case(words) for words in mtp()] + list(fusions()) + list(rounds()) + list(drops()) + list(canonical()) + list(rotation())

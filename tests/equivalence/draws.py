@@ -225,6 +225,13 @@ def refusals():
         Refusal("dps2 bucketing=some", "fsdp_bucketing"), Refusal("dps2 reduce=never", "fsdp_reduce"),
         Refusal("dps2 reshard=maybe", "fsdp_reshard_after_forward"), Refusal("dps2 reorder=2", "fsdp_reorder"),
         Refusal("cp2 rotate=left", "context_parallel_rotate_method"),
+        Refusal("dps2 rtp=left", "parallelism.rotate"), Refusal("dps4 rtp=in_place", "n_kv_heads"), Refusal("dps2 batch=7 rtp=in_place", "global_batch_size"),
+        Refusal("dps2 heads=3 kv=1 rtp=in_place", "n_heads"), Refusal("dps2 ffn=97 rtp=in_place", "ffn_hidden"),
+        *(Refusal(f"{words} rtp=out_of_place", "parallelism.rotate") for words in (
+            "dps2 tp2", "dps2 pp2", "dps2 canonical=true", "dps2 float8=true", "moe dps2", "deepseek dps2", "qwen dps2", "biased dps2", "olmo dps2", "dps2 mtp=1",
+            "dps2 reduce=step")),
+        *(Refusal("dps2 rtp=out_of_place", "parallelism.rotate", [words]) for words in (
+            "optimizer.name=Muon", "optimizer.name=GaLore2", "optimizer.state_dtype=int8")),
         Refusal("dps2 ac=some", "activation_checkpoint.mode"),
         Refusal("dps2 ac=selective:0", "selective_ac_option"), Refusal("dps2 ac=selective:x", "selective_ac_option"),
         Refusal("dps2 ac=memory_budget:1.5", "memory_budget"),

@@ -133,6 +133,7 @@ static void set_build_options(struct plan *plan)
                                          .t = r->training.seq_len,
                                          .masked = r->training.block_causal || plan->mesh.size[AXIS_CP] > 1,
                                          .ring = strcmp(r->parallelism.context_parallel_rotate_method, "ring") == 0,
+                                         .rotate_in_place = strcmp(r->parallelism.rotate, "in_place") == 0,
                                          .order = r->numerics.canonical       ? ATTENTION_FIXED
                                                   : r->numerics.deterministic ? ATTENTION_REPEATABLE
                                                                               : ATTENTION_ANY,

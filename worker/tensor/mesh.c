@@ -45,7 +45,8 @@ titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret
     *ret = (struct mesh){.world = world,
                          .size = {(int)m.pp, (int)m.dp_replicate, (int)m.dp_shard, (int)m.cp, (int)m.tp},
                          .ep = (int)m.ep,
-                         .cut_experts = m.etp > 1};
+                         .cut_experts = m.etp > 1,
+                         .rotate = m.rotate && m.dp_shard > 1};
     return TITAN_OK;
 }
 

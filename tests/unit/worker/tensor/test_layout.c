@@ -173,6 +173,13 @@ static void test_mesh_of_recipe(void **state)
     assert_int_equal(mesh_build(&r, 6, &mesh, &err), TITAN_OK);
     assert_int_equal(mesh.size[AXIS_DP_SHARD], 3);
     assert_int_equal(mesh.size[AXIS_TP], 2);
+    assert_false(mesh.rotate);
+    r.parallelism.tensor_parallel_degree = 1;
+    assert_int_equal(recipe_set(&r, "parallelism.rotate=in_place", &err), TITAN_OK);
+    assert_int_equal(mesh_build(&r, 6, &mesh, &err), TITAN_OK);
+    assert_true(mesh.rotate);
+    assert_int_equal(mesh_build(&r, 1, &mesh, &err), TITAN_OK);
+    assert_false(mesh.rotate); /* a rank alone has all parts */
 }
 
 /* --- layouts ------------------------------------------------------------------------------------------------------ */
