@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/optimizers.h"
 #include "base/cleanup.h"
 #include "base/optimizers.h"
 #include "base/recipe.h"
@@ -351,13 +350,20 @@ static titan_status check_rotation(const struct recipe *r, const struct recipe_m
         {m->pp > 1, "parallelism.pipeline_parallel_degree > 1",
          "a gradient goes round behind its microbatch's backward"},
         {r->numerics.canonical, "numerics.canonical = true", "each worker adds the parts in another order"},
-        {r->model.float8 || r->model.mxfp8, "model.converters", "scales are of whole matrices, and a part is none"},
+        {r->model.float8 || r->model.mxfp8 || r->model.switchback, "model.converters",
+         "scales are of whole matrices, and a part is none"},
         {strcmp(r->optimizer.state_dtype, "int8") == 0, "optimizer.state_dtype = \"int8\"",
          "blocks of codes are not the same in other parts"},
         {optimizer_of_matrices(r)->whole != WHOLE_NONE, "an optimizer of whole matrices",
          "matrices go to their owners by ranges, not by parts"},
         {strcmp(r->parallelism.fsdp_reduce, "step") == 0, "parallelism.fsdp_reduce = \"step\"",
          "no worker keeps the whole gradient of a layer"},
+        {strcmp(r->parallelism.fsdp_reduce_codec, "none") != 0, "parallelism.fsdp_reduce_codec",
+         "no worker has the whole gradient of a layer to code"},
+        {strcmp(r->parallelism.fsdp_gather_codec, "none") != 0, "parallelism.fsdp_gather_codec",
+         "layers are not gathered"},
+        {strcmp(r->parallelism.replicate_method, "all_reduce") != 0, "parallelism.replicate_method",
+         "what replicas send is of ranges, not of parts"},
         {d->n_experts > 0 || d->mtp_layers > 0 || d->kv_lora_rank > 0,
          "experts, multi-token prediction or latent attention", "parts are those of dense Llama 3 layers"},
         {d->qkv_bias || d->output_bias || d->mlp_bias || d->attention_sinks || d->qk_norm || d->output_norms ||
