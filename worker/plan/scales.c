@@ -67,7 +67,7 @@ static void softcap(const struct ruled *v)
     AT(softcap, out) = fmin(AT(softcap, x), v->q->softcap.cap * v->q->softcap.cap);
 }
 
-/* cut: of how many sums it is one */
+/* k: length of the sums */
 static void product(const struct ruled *v, double k)
 {
     v->s[0] = (v->q->flags & OP_ADD_TO ? v->s[0] : 0) + v->s[1] * v->s[2] * k;

@@ -11,9 +11,10 @@
  *   norm                     the gain's                 its gradient     s_dout s_gain / s_x
  *   gradient of the logits   1 / sqrt(V), of the sum of the tokens' losses: neither the number of tokens nor the loss
  *                            matters, and as the loss falls, it stays within a factor of some 2
- *   attention                s_v sqrt(f); f: the mean of the sums of squares of a row's weights, where scores are
- * normal and a token sees all before it. dV too; dQ: score scale s_dout s_v s_k sqrt(D_v f); dK likewise silu(a) b s_b
- * sqrt(E[silu(a)^2]) for a normal a
+ *   attention                s_v sqrt(f). f: the mean over tokens of the sum of squares of a token's weights, where
+ *                            scores are normal and a token sees all before it
+ *   its gradients            dV: s_dout sqrt(f); dQ: score scale s_dout s_v s_k sqrt(D_v f), dK with s_q
+ *   silu(a) b                s_b sqrt(E[silu(a)^2]), a is normal
  *
  * Scalify rounds each scale to a power of two where it arises. Here squares go on unrounded, and a product's scale is
  * rounded once: rounding down at each sum would keep a residual stream from growing at all. */

@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
-#include "worker/plan/check.h"
 #include "worker/plan/plan.h"
 #include "worker/plan/scales.h"
 
