@@ -7,12 +7,6 @@
 
 static const char *const names[WEIGHT_CODECS] = {"none", "int8", "int6", "int4"};
 
-const char *weight_codec_name(enum weight_codec codec)
-{
-    titan_assert(codec < WEIGHT_CODECS);
-    return names[codec];
-}
-
 enum weight_codec weight_codec_find(const char *name)
 {
     for (int i = 1; i < WEIGHT_CODECS; i++)

@@ -128,7 +128,6 @@ WEIGHT_INLINE float weight_decode(uint32_t code, struct weight_bucket b)
 #ifndef __cplusplus
 /* The codec of a name; WEIGHTS_WHOLE: another name. */
 enum weight_codec weight_codec_find(const char *name);
-const char *weight_codec_name(enum weight_codec codec); /* "none" of WEIGHTS_WHOLE */
 
 /* The shift of a unit's buckets in a step, in (0,1): (word + 1/2) / 2^23, with the upper 23 bits of the first word of
  * Philox (base/rng.h) under the key (seed, "weight codes"), counter (unit, step). Its mean is 1/2. */

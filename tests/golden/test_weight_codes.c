@@ -222,7 +222,7 @@ static void test_unbiased(void **state)
          * errors. */
         for (int i = 0; i < N; i++)
             if (fabs(mean[i]) > 6 * 0.2887 / sqrt(SHIFTS) * (double)numbers[i / WEIGHT_BUCKET].unit)
-                fail_msg("%s: value %d is off by %g units", weight_codec_name(codec), i,
+                fail_msg("%d bits: value %d is off by %g units", weight_bits(codec), i,
                          mean[i] / (double)numbers[i / WEIGHT_BUCKET].unit);
     }
 }

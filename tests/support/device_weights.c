@@ -87,7 +87,7 @@ static void piece_case(struct checker *c, enum dtype dt, enum weight_codec codec
     decode_simply(&d, want, decoded);
     const bool alike = memcmp(got, want, PIECES * bytes + 16) == 0;
     const bool back = same(c, download(c, &out), decoded, PIECES * n, "decoded weights");
-    result(c, alike && back, "weights in %s, %s, %lld by %lld, %d runs%s", weight_codec_name(codec), name_of(dt),
+    result(c, alike && back, "weights in %d bits, %s, %lld by %lld, %d runs%s", weight_bits(codec), name_of(dt),
            (long long)n, (long long)bucket, runs, alike ? "" : ": other codes");
     free(got);
     free(want);
