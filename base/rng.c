@@ -3,6 +3,9 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -33,6 +36,53 @@ float rng_uniform(struct rng_key key, uint64_t index)
     return (float)(w[0] >> 8) * 0x1p-24f;
 }
 
+#if defined(__x86_64__)
+/* Words of whole counters, 16 at a time: two vectors of eight, so that their products overlap. Compilers use the full
+ * product of 64 bits here, or take vectors apart; this takes half the time. Returns how many counters are done. */
+__attribute__((target("avx512f"))) static uint64_t counter_words_wide(struct rng_key key, uint64_t counter, uint64_t hi,
+                                                                      uint64_t counters, uint32_t *out)
+{
+    const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
+    const __m512i front = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11),
+                  back = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+    uint64_t done = 0;
+
+    for (; done + 16 <= counters; done += 16) {
+        __m512i c[2][4]; /* a counter's word in the lower half of each lane; the upper half is anything */
+        uint32_t k0 = key.k[0], k1 = key.k[1];
+        for (int g = 0; g < 2; g++) {
+            const uint64_t first = counter + done + 8 * (uint64_t)g;
+            c[g][0] = _mm512_add_epi64(_mm512_set1_epi64((long long)first), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+            c[g][1] = _mm512_srli_epi64(c[g][0], 32);
+            c[g][2] = _mm512_set1_epi64((long long)hi);
+            c[g][3] = _mm512_srli_epi64(c[g][2], 32);
+        }
+#pragma GCC unroll 10
+        for (int round = 0; round < 10; round++) {
+            const __m512i a = _mm512_set1_epi64(k0), b = _mm512_set1_epi64(k1);
+#pragma GCC unroll 2
+            for (int g = 0; g < 2; g++) {
+                const __m512i p0 = _mm512_mul_epu32(m0, c[g][0]), p1 = _mm512_mul_epu32(m1, c[g][2]);
+                c[g][0] = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p1, 32), c[g][1]), a);
+                c[g][2] = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p0, 32), c[g][3]), b);
+                c[g][1] = p1;
+                c[g][3] = p0;
+            }
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        for (int g = 0; g < 2; g++) {
+            uint32_t *const to = out + 4 * done + 32 * (uint64_t)g;
+            const __m512i low = _mm512_mask_blend_epi32(0xaaaa, c[g][0], _mm512_slli_epi64(c[g][1], 32));
+            const __m512i high = _mm512_mask_blend_epi32(0xaaaa, c[g][2], _mm512_slli_epi64(c[g][3], 32));
+            _mm512_storeu_si512(to, _mm512_permutex2var_epi64(low, front, high));
+            _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(low, back, high));
+        }
+    }
+    return done;
+}
+#endif
+
 /* Words of whole counters. */
 CLONED __attribute__((optimize("O3"))) static void counter_words(struct rng_key key, uint64_t counter, uint64_t hi,
                                                                  uint64_t counters, uint32_t *restrict out)
@@ -50,7 +100,12 @@ void rng_words(struct rng_key key, uint64_t index, uint64_t hi, uint64_t count, 
         for (; count > 0 && index % 4 != 0; count--)
             *out++ = edge[index++ % 4];
     }
-    counter_words(key, index / 4, hi, count / 4, out);
+    uint64_t done = 0; /* counters */
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        done = counter_words_wide(key, index / 4, hi, count / 4, out);
+#endif
+    counter_words(key, index / 4 + done, hi, count / 4 - done, out + 4 * done);
     if (count % 4 != 0) {
         rng_philox(key, (index + count) / 4, hi, edge);
         memcpy(out + count / 4 * 4, edge, count % 4 * sizeof *out);

@@ -44,14 +44,16 @@ static void test_words(void **state)
 {
     (void)state;
     const struct rng_key key = rng_key(42, "words");
-    uint32_t got[71], want[4];
+    uint32_t got[151], want[4];
     for (uint64_t start = 0; start < 9; start++)
-        for (uint64_t count = 0; count < 70; count++) {
-            const uint64_t first = start + (start & 1 ? UINT64_C(1) << 40 : 0);
+        for (uint64_t count = 0; count < 150; count++) {
+            /* in the middle of these the counter's lower half ends */
+            const uint64_t first = start + (start & 1 ? UINT64_C(1) << 40 : start & 2 ? (UINT64_C(1) << 34) - 60 : 0);
+            const uint64_t high = start & 4 ? UINT64_C(0x900000005) : 3;
             memset(got, 0x5a, sizeof got);
-            rng_words(key, first, 3, count, got);
+            rng_words(key, first, high, count, got);
             for (uint64_t i = 0; i < count; i++) {
-                rng_philox(key, (first + i) / 4, 3, want);
+                rng_philox(key, (first + i) / 4, high, want);
                 assert_int_equal(got[i], want[(first + i) % 4]);
             }
             assert_int_equal(got[count], 0x5a5a5a5a);
