@@ -47,7 +47,7 @@ static bool reads_rounded_masters(const struct recipe *r, const struct optimizer
 }
 
 const struct optimizer_conflict optimizer_conflicts[] = {
-    {"SGD, Lion, AdEMAMix, Muon, GaLore2, Ranger21", "optimizer.state_rounding = \"stochastic\"",
+    {"all but AdamW, Adam, StableAdamW", "optimizer.state_rounding = \"stochastic\"",
      "the random words are defined for AdamW's two moments: use \"nearest\"", rounds_other_moments},
     {"all", "optimizer.state_rounding = \"stochastic\" without moments in bfloat16",
      "no others are rounded at random: set optimizer.state_dtype = \"bfloat16\"", rounds_nothing},

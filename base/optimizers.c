@@ -1,22 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/optimizers.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 
-#define OPTIMIZERS(X)                                                                                                  \
-    X("AdamW", RULE_ADAMW, WHOLE_NONE, 0, false, "m", "v")                                                             \
-    X("Adam", RULE_ADAMW, WHOLE_NONE, 0, false, "m", "v")                                                              \
-    X("SGD", RULE_SGD, WHOLE_NONE, 0, false, "momentum")                                                               \
-    X("Lion", RULE_LION, WHOLE_NONE, 0, false, "m")                                                                    \
-    X("AdEMAMix", RULE_ADEMAMIX, WHOLE_NONE, 0, false, "m", "v", "slow")                                               \
-    X("StableAdamW", RULE_ADAMW, WHOLE_NONE, 0, true, "m", "v")                                                        \
-    X("Muon", RULE_DIRECTION, WHOLE_MUON, 1, false, "momentum")                                                        \
-    X("GaLore2", RULE_DIRECTION, WHOLE_GALORE, 3, false, "m", "v", "basis")                                            \
-    X("Ranger21", RULE_DIRECTION, WHOLE_RANGER21, 5, false, "m", "v", "previous", "largest", "slow")
+static int sgd_kept(const struct recipe *r)
+{
+    return r->optimizer.sgd.momentum > 0;
+}
 
-#define ROW(name, rule, whole, owned, sums, ...) {name, rule, whole, owned, sums, {__VA_ARGS__}},
+static void sgd_numbers(const struct recipe *r, uint64_t number, float ret[UPDATE_OWN])
+{
+    (void)number;
+    ret[0] = (float)r->optimizer.sgd.momentum;
+    ret[1] = r->optimizer.sgd.nesterov;
+}
+
+/* AdEMAMix's alpha and beta3 grow during its warm-up: alpha linearly, beta3 so that its half-life grows linearly
+ * (arXiv:2409.03137, section 3.1). */
+static void ademamix_numbers(const struct recipe *r, uint64_t number, float ret[UPDATE_OWN])
+{
+    const int64_t all = r->lr_scheduler.total_steps > 0 ? r->lr_scheduler.total_steps : r->training.steps;
+    const int64_t warmup = r->optimizer.ademamix.warmup_steps;
+    const double until = (double)(warmup >= 0 ? warmup : all), x = until > 0 ? (double)number / until : 1;
+    const double beta3 = r->optimizer.ademamix.beta3, from = log(r->optimizer.beta1), to = log(beta3);
+
+    ret[0] = (float)(x >= 1 || to == 0 ? beta3 : fmin(exp(from * to / ((1 - x) * to + x * from)), beta3));
+    ret[1] = (float)(r->optimizer.ademamix.alpha * fmin(x, 1));
+}
+
+static int ranger21_kept(const struct recipe *r)
+{
+    return r->optimizer.ranger21.lookahead ? 5 : r->optimizer.ranger21.momentum ? 4 : 2;
+}
+
+#define STATES(...) .states = {__VA_ARGS__}
+#define OPTIMIZERS(X)                                                                                                  \
+    X("AdamW", .rule = RULE_ADAMW, STATES("m", "v"))                                                                   \
+    X("Adam", .rule = RULE_ADAMW, .l2 = true, STATES("m", "v"))                                                        \
+    X("SGD", .rule = RULE_SGD, .l2 = true, STATES("momentum"), .kept = sgd_kept, .numbers = sgd_numbers)               \
+    X("Lion", .rule = RULE_LION, STATES("m"))                                                                          \
+    X("AdEMAMix", .rule = RULE_ADEMAMIX, STATES("m", "v", "slow"), .numbers = ademamix_numbers)                        \
+    X("StableAdamW", .rule = RULE_ADAMW, .sums = true, STATES("m", "v"))                                               \
+    X("Muon", .rule = RULE_DIRECTION, .whole = WHOLE_MUON, .owned = 1, STATES("momentum"))                             \
+    X("GaLore2", .rule = RULE_DIRECTION, .whole = WHOLE_GALORE, .owned = 3, STATES("m", "v", "basis"))                 \
+    X("Ranger21", .rule = RULE_DIRECTION, .whole = WHOLE_RANGER21, .owned = 5,                                         \
+      STATES("m", "v", "previous", "largest", "slow"), .kept = ranger21_kept)
+
+#define ROW(row_name, ...) {.name = (row_name), __VA_ARGS__},
 static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
 #define NAME(name, ...) "|" name
 static const char names[] = OPTIMIZERS(NAME);
@@ -54,12 +87,10 @@ int optimizer_states(const struct optimizer *o, const struct recipe *r)
 {
     int n = 0;
 
-    if (o->rule == RULE_SGD && r->optimizer.sgd.momentum == 0)
-        return 0;
+    if (o->kept)
+        return o->kept(r);
     while (n < OPTIMIZER_STATES && o->states[n])
         n++;
-    if (o->whole == WHOLE_RANGER21 && !r->optimizer.ranger21.lookahead)
-        n = r->optimizer.ranger21.momentum ? 4 : 2;
     return n;
 }
 

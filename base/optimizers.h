@@ -5,8 +5,7 @@
  * rest: embedding, head, norms, biases and routers. A row tells which tensors of state the optimizer keeps for a
  * parameter. Layout, checkpoints, resizes, copies for buddies and forecasts follow from the rows.
  *
- * A new rule for each element needs a row here, its kernel on each device (enum update_rule, worker/device/device.h),
- * its arguments (worker/optim/update.c), and its keys (recipe_keys.c). */
+ * docs/methods.md walks through a new one. */
 #ifndef TITAN_BASE_OPTIMIZERS_H
 #define TITAN_BASE_OPTIMIZERS_H
 
@@ -24,10 +23,15 @@ struct optimizer {
     enum whole_method whole; /* not WHOLE_NONE: for matrices of layers alone; their owners keep the state */
     int owned; /* how many of the states, the first ones, a matrix's owner keeps; the others go with the master's range
                 */
+    bool l2;   /* weight decay is added to the gradient */
     bool sums; /* a tensor's rate depends on a sum over the whole tensor: the step has a direction section */
     /* Tensors of state, in the rule's order: optim.STATE.PARAMETER in checkpoints. Each has its parameter's shape, and
      * is cut as its parameter is. NULL: no further one. */
     const char *states[OPTIMIZER_STATES];
+    /* How many of the states the recipe keeps, the first ones; NULL: all. */
+    int (*kept)(const struct recipe *r);
+    /* The rule's own numbers (update_args.own) in update `number`, from 1; NULL: it has none. */
+    void (*numbers)(const struct recipe *r, uint64_t number, float ret[UPDATE_OWN]);
 };
 
 /* Tensors of state of a run. Tensors of one name that both optimizers keep are one kind, unless owners keep one of

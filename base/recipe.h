@@ -138,30 +138,16 @@ struct recipe {
         double rest_lr, rest_weight_decay; /* -1: as lr and weight_decay */
         char state_dtype[16];              /* type of the moments: "float32", "bfloat16", "int8" */
         char state_rounding[16];           /* rounding of bf16 moments: "nearest", "stochastic" */
-        struct {
-            double momentum;
-            bool nesterov;
-        } sgd;
-        struct {
-            double beta3, alpha;
-            int64_t warmup_steps;
-        } ademamix;
-        struct {
-            double threshold;
-        } stable_adamw;
-        struct {
-            double momentum, scale;
-            int64_t ns_steps;
-            bool nesterov, per_head;
-        } muon;
-        struct {
-            double scale;
-            int64_t rank, interval; /* rank 0: a quarter of each matrix's smaller side */
-        } galore;
-        struct {
-            bool clip, centralize, normalize, momentum, softplus, stable_decay, norm_loss, lookahead;
-            bool warmup, explore_exploit;
-        } ranger21;
+/* the options of each optimizer, by its section */
+#define SECTION(name) struct {
+#define OPTION(section, key, kind, ...) OPTION_##kind key;
+#define END(name)                                                                                                      \
+    }                                                                                                                  \
+    name;
+#define OPTION_REAL double
+#define OPTION_INT int64_t
+#define OPTION_BOOL bool
+#include "base/optimizers.def"
     } optimizer;
     struct {
         int64_t warmup_steps;

@@ -284,63 +284,8 @@ const struct setting recipe_keys[] = {
         "How moments in bfloat16 are rounded. \"nearest\": ties to even; \"stochastic\": up or down at random, so "
         "that the mean is exact and small changes are not lost. The random numbers follow from training.seed, step "
         "and parameter alone: the same on every device and for every number of workers."),
-    NESTED(optimizer.sgd, momentum, REAL, .max = 0.999999, .initial = "0", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Decay of SGD's mean of gradients; 0: plain SGD, which keeps no state."),
-    NESTED(optimizer.sgd, nesterov, BOOL, .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "The step looks ahead by one more momentum (Nesterov)."),
-    NESTED(optimizer.ademamix, beta3, REAL, .max = 0.999999, .initial = "0.9999", .flags = KEY_TITAN | KEY_NUMBERS,
-        .doc = "Decay of AdEMAMix's slow mean of gradients."),
-    NESTED(optimizer.ademamix, alpha, REAL, .max = 100, .initial = "8", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Weight of the slow mean."),
-    NESTED(optimizer.ademamix, warmup_steps, INT, .min = 0, .max = 1e9, .minus_one = true, .initial = "-1",
-        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Steps in which alpha and beta3 grow to their values; -1: all steps of the schedule; 0: none."),
-    NESTED(optimizer.stable_adamw, threshold, REAL, .max = 1e6, .initial = "1", .flags = KEY_TITAN | KEY_NUMBERS,
-        .doc =
-        "Where the root mean square of a tensor's gradients over their second moments is above this, the tensor's rate "
-        "is divided by the excess. 0: never, which is AdamW."),
-    NESTED(optimizer.muon, momentum, REAL, .max = 0.999999, .initial = "0.95", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Decay of Muon's sum of gradients."),
-    NESTED(optimizer.muon, nesterov, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "The step looks ahead by one more momentum (Nesterov)."),
-    NESTED(optimizer.muon, ns_steps, INT, .min = 1, .max = 100, .initial = "5", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Steps of the Newton-Schulz iteration that makes a matrix's momentum nearly orthogonal."),
-    NESTED(optimizer.muon, scale, REAL, .above_min = true, .max = 1e3, .initial = "0.2",
-        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Root mean square of a square matrix's step, over the rate. The step of any other matrix is as large: scale * "
-        "sqrt(larger side) times the orthogonal matrix, so that rates and decays of AdamW fit."),
-    NESTED(optimizer.muon, per_head, BOOL, .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Query, key and value projections are made orthogonal head by head."),
-    NESTED(optimizer.galore, rank, INT, .max = 1 << 20, .initial = "0", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Vectors on which GaLore projects a matrix's gradient; it keeps the moments of the products. 0: a quarter of "
-        "each matrix's smaller side. With the whole side it is AdamW, times scale."),
-    NESTED(optimizer.galore, interval, INT, .min = 1, .max = 1e9, .initial = "200", .flags = KEY_TITAN | KEY_NUMBERS,
-        .doc =
-        "Steps after which a matrix gets new vectors, those of its gradient's largest singular values; the matrices "
-        "take turns."),
-    NESTED(optimizer.galore, scale, REAL, .above_min = true, .max = 1e3, .initial = "0.25",
-        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Factor on the step of GaLore's matrices, besides the rate."),
-    NESTED(optimizer.ranger21, clip, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: a row of the gradient has at most a hundredth of the row of weights' norm."),
-    NESTED(optimizer.ranger21, centralize, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: a row's mean is subtracted from the gradient."),
-    NESTED(optimizer.ranger21, normalize, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: the gradient is divided by a row's standard deviation."),
-    NESTED(optimizer.ranger21, momentum, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: positive-negative momentum, with the largest second moment so far."),
-    NESTED(optimizer.ranger21, softplus, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: softplus of the root of the second moment, which bounds the step."),
-    NESTED(optimizer.ranger21, stable_decay, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: weight_decay is divided by the root of the mean second moment of a matrix."),
-    NESTED(optimizer.ranger21, norm_loss, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: weight_decay draws rows of weights to norm 1, not to 0."),
-    NESTED(optimizer.ranger21, lookahead, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21: every fifth step goes half of the way back to the weights five steps before."),
-    NESTED(optimizer.ranger21, warmup, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21's own warm-up in place of lr_scheduler's: 2 / (1 - beta2) steps, or 22 % of all if that is less."),
-    NESTED(optimizer.ranger21, explore_exploit, BOOL, .initial = "true", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
-        "Ranger21's own decay in place of lr_scheduler's: linear, in the last 28 % of all steps."),
+#define OPTION(sec, key, kind, ...) NESTED(optimizer.sec, key, kind, .flags = KEY_TITAN | KEY_NUMBERS, __VA_ARGS__),
+#include "base/optimizers.def"
 
     KEY(lr_scheduler, warmup_steps, INT, .max = 1e9, .initial = "200", .flags = KEY_NUMBERS, .doc =
         "Steps of linear warm-up; cut to the schedule's when larger."),

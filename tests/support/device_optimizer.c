@@ -47,8 +47,8 @@ static double exact_update(const struct update_args *a, double w, double sum, do
     case RULE_SGD:
         if (!state)
             return w - (double)a->lr * g;
-        state[0] = (double)a->momentum * old + g;
-        return w - (double)a->lr * (a->nesterov ? g + (double)a->momentum * state[0] : state[0]);
+        state[0] = (double)a->own[0] * old + g;
+        return w - (double)a->lr * (a->own[1] != 0 ? g + (double)a->own[0] * state[0] : state[0]);
     case RULE_LION: {
         const double d = b1 * old + (1 - b1) * g;
         state[0] = b2 * old + (1 - b2) * g;
@@ -58,9 +58,9 @@ static double exact_update(const struct update_args *a, double w, double sum, do
         state[0] = b1 * old + (1 - b1) * g;
         state[1] = b2 * state[1] + (1 - b2) * g * g;
         if (a->rule == RULE_ADEMAMIX)
-            state[2] = (double)a->beta3 * state[2] + (1 - (double)a->beta3) * g;
+            state[2] = (double)a->own[0] * state[2] + (1 - (double)a->own[0]) * g;
         return w - (double)a->lr *
-                       ((state[0] / (double)a->bias1 + (a->rule == RULE_ADEMAMIX ? (double)a->alpha * state[2] : 0)) /
+                       ((state[0] / (double)a->bias1 + (a->rule == RULE_ADEMAMIX ? (double)a->own[1] * state[2] : 0)) /
                             (sqrt(state[1] / (double)a->bias2) + (double)a->eps) +
                         decay);
     }
@@ -71,8 +71,7 @@ static double exact_update(const struct update_args *a, double w, double sum, do
 static void rule_case(struct checker *c, const struct update_args *rule, int64_t n, enum dtype wt, enum dtype mt,
                       bool with_shadow)
 {
-    static const int states[RULE_COUNT] = {[RULE_ADAMW] = 2, [RULE_LION] = 1, [RULE_ADEMAMIX] = 3};
-    const int kept = rule->rule == RULE_SGD ? rule->momentum > 0 : states[rule->rule];
+    const int kept = update_keeps_state(rule) ? update_rule_states(rule->rule) : 0;
     struct update_args a = *rule;
     struct tensor w = noise(c, n, wt, 1.0), shadow = empty(c, n, DTYPE_BF16), state[UPDATE_STATES];
     double *got[UPDATE_STATES + 1], *before[UPDATE_STATES + 1];
@@ -124,9 +123,9 @@ static void rule_case(struct checker *c, const struct update_args *rule, int64_t
         memcpy(before[UPDATE_STATES], got[UPDATE_STATES], (size_t)n * sizeof(double));
     }
     result(c, ok, "%s%s%s %lld, masters %s, state %s%s", rule_names[a.rule], a.l2 ? " with l2" : "",
-           a.nesterov                             ? " nesterov"
-           : a.momentum > 0 && a.rule == RULE_SGD ? " momentum"
-                                                  : "",
+           a.rule != RULE_SGD || kept == 0 ? ""
+           : a.own[1] != 0                 ? " nesterov"
+                                           : " momentum",
            (long long)n, wt == DTYPE_BF16 ? "bf16" : "fp32", mt == DTYPE_BF16 ? "bf16" : "fp32",
            with_shadow ? ", shadow" : "");
     sweep(c);
@@ -172,16 +171,16 @@ static double *coded_values(struct checker *c, const struct coded *x, int64_t n)
 /* The state of one element behind the step, by device.h's formulas in fp32, each sum rounded once. */
 static void next_state(const struct update_args *a, float g, float state[UPDATE_STATES])
 {
-    const float c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2, c3 = 1.0f - a->beta3, square = g * g;
+    const float c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2, c3 = 1.0f - a->own[0], square = g * g;
 
     if (a->rule == RULE_SGD) {
-        state[0] = fmaf(a->momentum, state[0], g);
+        state[0] = fmaf(a->own[0], state[0], g);
     } else if (a->rule == RULE_LION) {
         state[0] = fmaf(a->beta2, state[0], c2 * g);
     } else {
         state[0] = fmaf(a->beta1, state[0], c1 * g);
         state[1] = fmaf(a->beta2, state[1], c2 * square);
-        state[2] = fmaf(a->beta3, state[2], c3 * g);
+        state[2] = fmaf(a->own[0], state[2], c3 * g);
     }
 }
 
@@ -248,8 +247,9 @@ static void coded_case(struct checker *c, const struct update_args *rule, int64_
         }
     }
     result(c, ok && same_codes, "%s%s%s %lld, masters %s, state in codes%s%s%s", rule_names[a.rule],
-           a.l2 ? " with l2" : "", a.nesterov ? " nesterov" : "", (long long)n, wt == DTYPE_BF16 ? "bf16" : "fp32",
-           with_shadow ? ", shadow" : "", ok ? "" : ": other weights", same_codes ? "" : ": other codes");
+           a.l2 ? " with l2" : "", a.rule == RULE_SGD && a.own[1] != 0 ? " nesterov" : "", (long long)n,
+           wt == DTYPE_BF16 ? "bf16" : "fp32", with_shadow ? ", shadow" : "", ok ? "" : ": other weights",
+           same_codes ? "" : ": other codes");
     sweep(c);
 }
 
@@ -497,14 +497,14 @@ static void many_ranges_case(struct checker *c, enum dtype wt, enum dtype mt, bo
 void device_optimizer_check(struct checker *c)
 {
     const struct update_args numbers = {
-        .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .beta3 = 0.999f, .alpha = 5, .eps = 1e-8f, .weight_decay = 0.1f};
+        .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .own = {0.999f, 5}, .eps = 1e-8f, .weight_decay = 0.1f};
     struct update_args rules[] = {numbers, numbers, numbers, numbers, numbers, numbers, numbers, numbers};
 
     rules[1].l2 = true;
     for (int i = 2; i < 5; i++) {
         rules[i].rule = RULE_SGD;
-        rules[i].momentum = i > 2 ? 0.9f : 0;
-        rules[i].nesterov = i > 3;
+        rules[i].own[0] = i > 2 ? 0.9f : 0;
+        rules[i].own[1] = i > 3;
     }
     rules[5].rule = RULE_LION;
     rules[6].rule = RULE_ADEMAMIX;

@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations b177ed22ae651bc9 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations d42d1fd8a8d8c074 (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -86,12 +86,10 @@ struct moment_rounding {
 struct update_args {
     enum update_rule rule;
     float lr, beta1, beta2, eps, weight_decay;
-    float beta3, alpha; /* RULE_ADEMAMIX */
-    float momentum;     /* RULE_SGD; 0: no state */
-    bool nesterov;
-    float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
-    float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
-    bool l2;            /* RULE_ADAMW: weight decay goes into the gradient, as in Adam; otherwise it is decoupled */
+    float own[UPDATE_OWN]; /* the rule's own numbers (base/optimizers.def) */
+    float grad_scale;      /* multiplies the gradient first: clip factor and mean over tokens */
+    float bias1, bias2;    /* 1 - beta1^t, 1 - beta2^t */
+    bool l2;               /* RULE_ADAMW: weight decay goes into the gradient, as in Adam; otherwise it is decoupled */
     /* Types of the master, and of the rule's state: both fp32 or bf16, but not a bf16 master with fp32 state. State of
      * DTYPE_U8 consists of blocks (struct moment_block): fp32 values are made of the codes, and codes of the values
      * behind the update. A state that is a mean of squares has the codes of squares. */
@@ -110,12 +108,17 @@ struct update_piece {
     float excess;                    /* the rate is divided by it where it is above 1 */
 };
 
+/* SGD without momentum keeps no state. */
+static inline bool update_keeps_state(const struct update_args *a)
+{
+    return a->rule != RULE_SGD || a->own[0] != 0.0f;
+}
+
 /* Whether a device updates this piece with these arguments: types, rounding, and the rule's state. */
 static inline bool update_valid(const struct update_args *a, const struct update_piece *p)
 {
-    static const int most[RULE_COUNT] = {[RULE_ADAMW] = 2, [RULE_SGD] = 1, [RULE_LION] = 1, [RULE_ADEMAMIX] = 3};
     const struct moment_rounding *const r = &a->rounding;
-    const int states = a->rule >= RULE_COUNT || (a->rule == RULE_SGD && a->momentum == 0.0f) ? 0 : most[a->rule];
+    const int states = update_keeps_state(a) ? update_rule_states(a->rule) : 0;
 
     if (a->rule >= RULE_COUNT || (p->n > 0 && states > 0 && !p->state[states - 1]))
         return false;
@@ -420,17 +423,7 @@ struct device_ops {
     /* --- optimizer ----------------------------------------------------------------------------------------------- */
     /* Updates elements w of masters, with gradient g = grad*grad_scale, by the rule. u is what is subtracted:
      *   w -= lr * (u + weight_decay * w)
-     * RULE_ADAMW, state m, v: AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), eps outside the square root:
-     *   m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; u = m/bias1 / (sqrt(v/bias2) + eps)
-     *   With l2 this is Adam (Kingma and Ba 2015, arXiv:1412.6980): weight_decay * w is added to g instead.
-     * RULE_SGD, state b if momentum is not 0 (Sutskever et al. 2013), as PyTorch's; weight_decay * w is added to g:
-     *   b = momentum b + g; u = nesterov ? g + momentum b : b; without momentum u = g
-     * RULE_LION, state m: Lion (Chen et al. 2023, arXiv:2302.06675):
-     *   u = sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g
-     * RULE_ADEMAMIX, state m, v, s: AdEMAMix (Pagliardini et al. 2024, arXiv:2409.03137):
-     *   m, v as AdamW's; s = b3 s + (1-b3) g; u = (m/bias1 + alpha s) / (sqrt(v/bias2) + eps)
-     * RULE_DIRECTION, no state: u = grad as it is, without grad_scale: the direction that a matrix's owner has made
-     *   (worker/optim/whole_matrix.h). The bits are those of AdamW with the same u.
+     * Rules and their formulas: base/optimizers.def.
      *
      * Master and state (n) have the types in args. They are read as fp32, computed in fp32, and rounded to nearest even
      * when stored; args.rounding may round m and v of RULE_ADAMW at random. Codes: base/moment_codes.h. grad (n) is

@@ -70,10 +70,10 @@ static size_t muon_work_bytes(const struct recipe *r, enum dtype dt, int64_t row
 static titan_status momentum(const struct whole_step *step, const struct whole_matrix *m, float *update,
                              const struct device_ops *ops, struct stream *s)
 {
+    const struct recipe *const r = step->recipe;
     const struct update_args args = {.rule = RULE_SGD,
                                      .lr = -1,
-                                     .momentum = (float)step->recipe->optimizer.muon.momentum,
-                                     .nesterov = step->recipe->optimizer.muon.nesterov,
+                                     .own = {(float)r->optimizer.muon.momentum, r->optimizer.muon.nesterov},
                                      .grad_scale = step->grad_scale,
                                      .bias1 = 1,
                                      .bias2 = 1,
@@ -85,7 +85,7 @@ static titan_status momentum(const struct whole_step *step, const struct whole_m
     TRY(whole_take_state(step, m, 0, n, ops, s));
     TRY(ops->zero(s, update, n * sizeof *update));
     TRY(ops->update(s, &piece, 1, &args));
-    return args.momentum == 0.0f ? ops->copy(s, m->next[0], update, n * sizeof *update) : TITAN_OK;
+    return args.own[0] == 0.0f ? ops->copy(s, m->next[0], update, n * sizeof *update) : TITAN_OK;
 }
 
 /* Replaces u (rows, cols) by X. */

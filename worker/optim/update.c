@@ -10,21 +10,6 @@
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-/* AdEMAMix's alpha and beta3 grow during its warm-up: alpha linearly, beta3 so that its half-life grows linearly
- * (arXiv:2409.03137, section 3.1). */
-static void warm_slow_mean(const struct recipe *r, uint64_t number, struct update_args *a)
-{
-    const int64_t all = r->lr_scheduler.total_steps > 0 ? r->lr_scheduler.total_steps : r->training.steps;
-    const double until = (double)(r->optimizer.ademamix.warmup_steps >= 0 ? r->optimizer.ademamix.warmup_steps : all);
-    const double x = until > 0 ? (double)number / until : 1;
-    const double from = log(r->optimizer.beta1), to = log(r->optimizer.ademamix.beta3);
-
-    a->alpha = (float)(r->optimizer.ademamix.alpha * fmin(x, 1));
-    a->beta3 =
-        (float)(x >= 1 || to == 0 ? r->optimizer.ademamix.beta3
-                                  : fmin(exp(from * to / ((1 - x) * to + x * from)), r->optimizer.ademamix.beta3));
-}
-
 static struct update_args group_args(const struct recipe *r, int group, const struct update_step *step)
 {
     const struct optimizer *o = group == PARAMS_REST ? optimizer_of_rest(r) : optimizer_of_matrices(r);
@@ -39,12 +24,10 @@ static struct update_args group_args(const struct recipe *r, int group, const st
         .beta2 = (float)r->optimizer.beta2,
         .eps = (float)r->optimizer.eps,
         .weight_decay = (float)decay,
-        .momentum = (float)r->optimizer.sgd.momentum,
-        .nesterov = r->optimizer.sgd.nesterov,
         .grad_scale = (float)(step->clip / step->tokens),
         .bias1 = (float)(1 - pow(r->optimizer.beta1, (double)step->number)),
         .bias2 = (float)(1 - pow(r->optimizer.beta2, (double)step->number)),
-        .l2 = strcmp(o->name, "Adam") == 0,
+        .l2 = o->l2,
         .master = types.master,
         .moment = types.moment,
         .mean = (float)(1 / step->tokens),
@@ -52,8 +35,8 @@ static struct update_args group_args(const struct recipe *r, int group, const st
         .rounding = {.random = types.moment == DTYPE_BF16 && strcmp(r->optimizer.state_rounding, "stochastic") == 0,
                      .step = step->number}};
 
-    if (o->rule == RULE_ADEMAMIX)
-        warm_slow_mean(r, step->number, &a);
+    if (o->numbers)
+        o->numbers(r, step->number, a.own);
     if (o->rule == RULE_DIRECTION && whole_decays(r))
         a.weight_decay = 0;
     return a;

@@ -52,10 +52,10 @@ CPU_INLINE void update_elements(const struct update_piece *p, const struct updat
     const float *const grad = p->grad;
     uint16_t *const shadow = p->shadow;
     const float b1 = a->beta1, b2 = a->beta2, c1 = 1.0f - a->beta1, c2 = 1.0f - a->beta2;
-    const float b3 = a->beta3, c3 = 1.0f - a->beta3, alpha = a->alpha, momentum = a->momentum;
+    const float first = a->own[0], second = a->own[1];
     const float scale = a->grad_scale, mean = a->mean, clip = a->clip, eps = a->eps;
     const float lr = p->excess > 1.0f ? a->lr / p->excess : a->lr;
-    const bool coupled = rule == RULE_SGD || a->l2, nesterov = a->nesterov, keeps = a->momentum != 0.0f;
+    const bool coupled = rule == RULE_SGD || a->l2, keeps = update_keeps_state(a);
     const float decay = coupled ? 0.0f : a->weight_decay, l2 = coupled ? a->weight_decay : 0.0f;
     const float inv1 = 1.0f / a->bias1, inv2 = 1.0f / a->bias2;
     const int64_t n = (int64_t)p->n;
@@ -72,9 +72,9 @@ CPU_INLINE void update_elements(const struct update_piece *p, const struct updat
         } else if (rule == RULE_SGD) {
             u = g;
             if (keeps) {
-                const float b = mean_of(momentum, load_as_f32(m, i, mt), g, form.exact);
+                const float momentum = first, b = mean_of(momentum, load_as_f32(m, i, mt), g, form.exact);
                 store_f32_as(m, i, mt, b);
-                u = nesterov ? g + momentum * b : b;
+                u = second != 0.0f ? g + momentum * b : b;
             }
             w -= lr * u;
         } else if (rule == RULE_LION) {
@@ -87,7 +87,8 @@ CPU_INLINE void update_elements(const struct update_piece *p, const struct updat
             const float vi = mean_of(b2, load_as_f32(v, i, mt), c2 * (g * g), form.exact);
             float numerator = mi * inv1;
             if (rule == RULE_ADEMAMIX) {
-                const float si = mean_of(b3, load_as_f32(slow, i, mt), c3 * g, form.exact);
+                const float b3 = first, alpha = second;
+                const float si = mean_of(b3, load_as_f32(slow, i, mt), (1.0f - b3) * g, form.exact);
                 store_f32_as(slow, i, mt, si);
                 numerator += alpha * si;
             }

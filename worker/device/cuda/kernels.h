@@ -224,10 +224,11 @@ int cuda_matmul_grouped_hopper(void *stream, const struct matmul_args *a, const 
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct update_factors {
     enum update_rule rule;
-    float beta1, beta2, beta3, alpha, eps, momentum, unbias1, unbias2;
+    float beta1, beta2, eps, unbias1, unbias2;
+    float own[UPDATE_OWN];        /* the rule's own numbers */
     float weight_decay, l2;       /* one of them is 0 */
     float grad_scale, mean, clip; /* grad_scale is the product of the other two */
-    bool nesterov;
+    bool keeps_state;
     bool bf16_master, bf16_moment; /* otherwise fp32 */
     bool coded_moment;             /* state in blocks of codes */
     bool random_moments;           /* bf16 moments are rounded at random, device.h: struct moment_rounding */

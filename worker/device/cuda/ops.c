@@ -453,14 +453,11 @@ titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
 static struct update_factors factors_of(const struct update_args *args)
 {
     const bool coupled = args->l2 || args->rule == RULE_SGD;
-    return (struct update_factors){
+    struct update_factors f = {
         .rule = args->rule,
         .beta1 = args->beta1,
         .beta2 = args->beta2,
-        .beta3 = args->beta3,
-        .alpha = args->alpha,
         .eps = args->eps,
-        .momentum = args->momentum,
         .unbias1 = 1.0f / args->bias1,
         .unbias2 = 1.0f / args->bias2,
         .weight_decay = coupled ? 0.0f : args->weight_decay,
@@ -468,13 +465,16 @@ static struct update_factors factors_of(const struct update_args *args)
         .grad_scale = args->grad_scale,
         .mean = args->mean,
         .clip = args->clip,
-        .nesterov = args->nesterov,
+        .keeps_state = update_keeps_state(args),
         .bf16_master = args->master == DTYPE_BF16,
         .bf16_moment = args->moment == DTYPE_BF16,
         .coded_moment = args->moment == DTYPE_U8,
         .random_moments = args->rounding.random,
         .step = args->rounding.step,
     };
+
+    memcpy(f.own, args->own, sizeof f.own);
+    return f;
 }
 
 titan_status cuda_ops_update(struct stream *s, const struct update_piece *pieces, int count,

@@ -161,8 +161,9 @@ __device__ static inline float rule_step(const struct update_factors &a, float g
     if (RULE == RULE_SGD) {
         if (KEPT == 0)
             return g;
-        state[0] = fmaf(a.momentum, state[0], g);
-        return a.nesterov ? fmaf(a.momentum, state[0], g) : state[0];
+        const float momentum = a.own[0];
+        state[0] = fmaf(momentum, state[0], g);
+        return a.own[1] != 0.0f ? fmaf(momentum, state[0], g) : state[0];
     }
     const float m = state[0], c1 = 1.0f - a.beta1, c2 = 1.0f - a.beta2;
     if (RULE == RULE_LION) {
@@ -174,8 +175,9 @@ __device__ static inline float rule_step(const struct update_factors &a, float g
     state[1] = fmaf(a.beta2, state[1], c2 * (g * g));
     float numerator = state[0] * a.unbias1;
     if (RULE == RULE_ADEMAMIX) {
-        state[2] = fmaf(a.beta3, state[2], (1.0f - a.beta3) * g);
-        numerator = fmaf(a.alpha, state[2], numerator);
+        const float beta3 = a.own[0], alpha = a.own[1];
+        state[2] = fmaf(beta3, state[2], (1.0f - beta3) * g);
+        numerator = fmaf(alpha, state[2], numerator);
     }
     return quotient(numerator, root(state[1] * a.unbias2) + a.eps);
 }
@@ -389,8 +391,8 @@ int cuda_update(void *stream, struct update_parts *parts, const struct update_fa
         return 0;
     switch (factors->rule) {
     case RULE_SGD:
-        return factors->momentum == 0.0f ? launch_typed<RULE_SGD, 0>(stream, blocks, *parts, *factors, failed)
-                                         : launch_typed<RULE_SGD, 1>(stream, blocks, *parts, *factors, failed);
+        return factors->keeps_state ? launch_typed<RULE_SGD, 1>(stream, blocks, *parts, *factors, failed)
+                                    : launch_typed<RULE_SGD, 0>(stream, blocks, *parts, *factors, failed);
     case RULE_LION:
         return launch_typed<RULE_LION, 1>(stream, blocks, *parts, *factors, failed);
     case RULE_DIRECTION:

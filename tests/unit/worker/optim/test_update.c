@@ -240,8 +240,8 @@ static void test_arguments(void **state)
 
     /* Half of the warm-up: alpha is half, and so is the slow mean's half-life. */
     const double from = log(0.9), to = log(0.9999);
-    assert_true(rest->alpha == 4);
-    assert_true(fabs((double)rest->beta3 - exp(from * to / (0.5 * to + 0.5 * from))) < 1e-7);
+    assert_true(rest->own[1] == 4);
+    assert_true(fabs((double)rest->own[0] - exp(from * to / (0.5 * to + 0.5 * from))) < 1e-7);
 }
 
 int main(void)
