@@ -194,7 +194,7 @@ struct recipe {
         double replicate_beta;    /* decay of the residual */
         bool replicate_sign;
         char replicate_dtype[16]; /* of the values that are sent: "float32", "bfloat16" */
-        char rotate[16]; /* "off", or how parts of layers go round: "out_of_place", "in_place" */
+        char rotate[16];          /* "off", or how parts of layers go round: "out_of_place", "in_place" */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
         int64_t expert_tensor_parallel_degree;
         double expert_parallel_room; /* capacity of a rank for its experts' rows, in even shares; 0 = the worst case */

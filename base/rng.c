@@ -43,8 +43,8 @@ __attribute__((target("avx512f"))) static uint64_t counter_words_wide(struct rng
                                                                       uint64_t counters, uint32_t *out)
 {
     const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
-    const __m512i front = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11),
-                  back = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+    const __m512i first_half = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11),
+                  second_half = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
     uint64_t done = 0;
 
     for (; done + 16 <= counters; done += 16) {
@@ -75,8 +75,8 @@ __attribute__((target("avx512f"))) static uint64_t counter_words_wide(struct rng
             uint32_t *const to = out + 4 * done + 32 * (uint64_t)g;
             const __m512i low = _mm512_mask_blend_epi32(0xaaaa, c[g][0], _mm512_slli_epi64(c[g][1], 32));
             const __m512i high = _mm512_mask_blend_epi32(0xaaaa, c[g][2], _mm512_slli_epi64(c[g][3], 32));
-            _mm512_storeu_si512(to, _mm512_permutex2var_epi64(low, front, high));
-            _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(low, back, high));
+            _mm512_storeu_si512(to, _mm512_permutex2var_epi64(low, first_half, high));
+            _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(low, second_half, high));
         }
     }
     return done;

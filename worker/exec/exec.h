@@ -85,7 +85,7 @@ struct exec_batch {
     const double *values;  /* [STATISTICS_SAID] of this rank, read when exec_agree begins; NULL = none */
     /* [units] this rank's masters, fp32 on the device, read when exec_agree begins; NULL: no norms of masters. */
     const float *const *masters;
-    bool waits;          /* measure exec_waited_ns: two timestamps for each wait */
+    bool waits; /* measure exec_waited_ns: two timestamps for each wait */
 };
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
