@@ -192,7 +192,7 @@ def main():
     n, pieces, key, step = 1061, 2, (0x12345678, 0x9ABCDEF0), 0x100000003
     spread = (rng.standard_normal(n * pieces) * 10.0 ** rng.uniform(-5, 0, n * pieces)).astype(F32)
     spread[:8] = [0.0, -0.0, 1e-45, -1e-45, 1.2e-38, 448, -224, 3.5]
-    ties = (np.arange(n * pieces) % 33 - 16).astype(F32) / 2
+    ties = (np.arange(n * pieces) % 65 - 32).astype(F32) / 2
     odd = spread[:n * pieces].copy()
     odd[BUCKET:n] = 0
     odd[n:n + BUCKET] *= F32(1e-31)
