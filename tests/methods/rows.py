@@ -47,10 +47,15 @@ ROWS = [
     # Canonical: one rank computes with what the codes stand for, as any number of ranks does.
     Row("Weights in 8 bits", (0.008, 0.016, 0.032), {"parallelism.fsdp_gather_codec": "int8", "numerics.canonical": "true"}, 0.02),
     Row("Weights in 4 bits", (0.004, 0.008, 0.016), {"parallelism.fsdp_gather_codec": "int4", "numerics.canonical": "true"}, 0.08),
-    # Its decay is in the gradient, which the rate and momentum multiply.
     # Products in float8: those of the layers, with scales of the operands at hand, and with static ones.
     Row("Float8, tensorwise", (0.008, 0.016, 0.032), {"model.float8": "true"}, 0.02),
     Row("Scalify", (0.004, 0.008, 0.016), {"model.float8": "true", "float8.recipe_name": "scalify"}, 0.02),
+    # Gradients of four ranks travel as codes (docs/methods.md, Transfers).
+    *(Row(f"AdamW, gradients as {name}", (0.004, 0.008, 0.016), {"elastic.max_workers": 4, "training.local_batch_size": max(SEQUENCES // 4, 1)} | keys, bound)
+      for name, keys, bound in (("int8", {"parallelism.fsdp_reduce_codec": "int8"}, 0.03),
+                                ("int4, at random", {"parallelism.fsdp_reduce_codec": "int4", "parallelism.fsdp_reduce_rounding": "stochastic"}, 0.03),
+                                ("LoCo", {"parallelism.fsdp_reduce_codec": "loco"}, 0.03))),
+    # Its decay is in the gradient, which the rate and momentum multiply.
     Row("SGD, momentum 0.9", (0.1, 0.3, 1.0), {"optimizer.name": "SGD", "optimizer.sgd.momentum": 0.9, "optimizer.weight_decay": 1e-4}),
 ]
 
