@@ -54,7 +54,9 @@ ROWS = [
     *(Row(f"AdamW, gradients as {name}", (0.004, 0.008, 0.016), {"elastic.max_workers": 4, "training.local_batch_size": max(SEQUENCES // 4, 1)} | keys, bound)
       for name, keys, bound in (("int8", {"parallelism.fsdp_reduce_codec": "int8"}, 0.03),
                                 ("int4, at random", {"parallelism.fsdp_reduce_codec": "int4", "parallelism.fsdp_reduce_rounding": "stochastic"}, 0.03),
-                                ("LoCo", {"parallelism.fsdp_reduce_codec": "loco"}, 0.03))),
+                                ("LoCo", {"parallelism.fsdp_reduce_codec": "loco"}, 0.03),
+                                ("LoCo, a scale a tensor", {"parallelism.fsdp_reduce_codec": "loco", "parallelism.fsdp_reduce_scale": "tensor"}, 0.03),
+                                ("int4, a scale a tensor", {"parallelism.fsdp_reduce_codec": "int4", "parallelism.fsdp_reduce_scale": "tensor"}, None))),
     # Its decay is in the gradient, which the rate and momentum multiply.
     Row("SGD, momentum 0.9", (0.1, 0.3, 1.0), {"optimizer.name": "SGD", "optimizer.sgd.momentum": 0.9, "optimizer.weight_decay": 1e-4}),
 ]
