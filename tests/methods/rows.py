@@ -73,5 +73,8 @@ LINKS = ((1, 0), (0.1, 0), (0.1, 25))  # Gbit/s, and milliseconds that a message
 LINK_ROWS = [
     Row("FSDP", ()),
     Row("FSDP, bf16", (), {"training.mixed_precision_param": "bfloat16"}),
+    *(Row(name, (), {"parallelism.fsdp_gather_codec": gather, "parallelism.fsdp_reduce_codec": reduce})
+      for name, gather, reduce in (("LoCo", "none", "loco"), ("W8G8", "int8", "int8"), ("W8, LoCo", "int8", "loco"), ("W4G4", "int4", "int4"))),
     Row("HSDP", (), {"parallelism.data_parallel_replicate_degree": 2}),
+    Row("FlexDeMo", (), {"parallelism.data_parallel_replicate_degree": 2, "parallelism.replicate_method": "demo", "optimizer.name": "SGD"}),
 ]
