@@ -90,10 +90,12 @@ static void test_rows_list_their_optimizers(void **state)
             }
             for (int c = 0; c < optimizer_conflicts_count; c++) {
                 char all[200], word[40];
-                (void)snprintf(all, sizeof all, ", %s,", optimizer_conflicts[c].optimizers);
+                const char *const of = optimizer_conflicts[c].optimizers;
+                const bool but = strncmp(of, "all but ", 8) == 0;
+                (void)snprintf(all, sizeof all, ", %s,", but ? of + 8 : of);
                 (void)snprintf(word, sizeof word, ", %s,", name);
                 if (strcmp(optimizer_conflicts[c].with, lists[i].with) == 0)
-                    listed = strstr(all, word) != NULL;
+                    listed = (strstr(all, word) != NULL) != but;
             }
             if ((recipe_resolve(&r, NULL) != TITAN_OK) != listed)
                 fail_msg("%s and %s: %s", name, lists[i].with,
