@@ -33,18 +33,12 @@ static double scheduled(const struct recipe *recipe, int64_t step, int64_t total
 double learning_rate_factor(const struct recipe *recipe, int64_t step)
 {
     const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
-    const bool ranger21 = optimizer_of_matrices(recipe)->whole == WHOLE_RANGER21;
-    const bool warms = ranger21 && recipe->optimizer.ranger21.warmup;
-    const bool exploits = ranger21 && recipe->optimizer.ranger21.explore_exploit;
-    const int64_t warmup = warms ? 0 : MIN(recipe->lr_scheduler.warmup_steps, total);
-    const double at = (double)MIN(step, total), all = (double)total;
-    double factor = scheduled(recipe, step, total, warmup, exploits ? 0 : recipe->lr_scheduler.decay_ratio);
+    const struct optimizer *const o = optimizer_of_matrices(recipe);
+    const struct optimizer_schedule own =
+        o->schedule ? o->schedule(recipe, step, total) : (struct optimizer_schedule){.most = INFINITY};
+    const int64_t warmup = own.warms ? 0 : MIN(recipe->lr_scheduler.warmup_steps, total);
 
-    if (warms)
-        factor = fmin(factor, fmax((1 - recipe->optimizer.beta2) / 2 * at, at / (0.22 * all)));
-    if (exploits)
-        factor = fmin(factor, (all - at + 1) / (0.28 * all));
-    return factor;
+    return fmin(scheduled(recipe, step, total, warmup, own.decays ? 0 : recipe->lr_scheduler.decay_ratio), own.most);
 }
 
 double learning_rate_at(const struct recipe *recipe, int64_t step)

@@ -25,7 +25,7 @@ static bool rounds_other_moments(const struct recipe *r, const struct optimizer 
 static bool has_no_matrices(const struct recipe *r, const struct optimizer *o, bool rest)
 {
     (void)r;
-    return rest && o->whole != WHOLE_NONE;
+    return rest && o->rule == RULE_DIRECTION;
 }
 
 static bool looks_nowhere(const struct recipe *r, const struct optimizer *o, bool rest)
@@ -37,13 +37,13 @@ static bool looks_nowhere(const struct recipe *r, const struct optimizer *o, boo
 static bool rounds_slow_weights(const struct recipe *r, const struct optimizer *o, bool rest)
 {
     (void)rest;
-    return o->whole == WHOLE_RANGER21 && r->optimizer.ranger21.lookahead && recipe_moment_bytes(r) != 4;
+    return strcmp(o->name, "Ranger21") == 0 && r->optimizer.ranger21.lookahead && recipe_moment_bytes(r) != 4;
 }
 
 static bool reads_rounded_masters(const struct recipe *r, const struct optimizer *o, bool rest)
 {
     (void)rest;
-    return o->whole == WHOLE_RANGER21 && recipe_master_bytes(r) != 4;
+    return strcmp(o->name, "Ranger21") == 0 && recipe_master_bytes(r) != 4;
 }
 
 const struct optimizer_conflict optimizer_conflicts[] = {

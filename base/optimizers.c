@@ -31,9 +31,37 @@ static void ademamix_numbers(const struct recipe *r, uint64_t number, float ret[
     ret[1] = (float)(r->optimizer.ademamix.alpha * fmin(x, 1));
 }
 
+/* The basis has a vector in each row, the moments are those of the gradient's products with these vectors. */
+static void galore_shape(const struct recipe *r, int state, int64_t rows, int64_t cols, int64_t *ret_rows,
+                         int64_t *ret_cols)
+{
+    enum { BASIS = 2 };
+    const int64_t side = MIN(rows, cols), rank = r->optimizer.galore.rank > 0 ? r->optimizer.galore.rank : side / 4;
+    const int64_t kept = MAX(1, MIN(rank, side));
+
+    if (state == BASIS) {
+        *ret_rows = kept;
+        *ret_cols = side;
+    } else
+        *(rows >= cols ? ret_cols : ret_rows) = kept;
+}
+
 static int ranger21_kept(const struct recipe *r)
 {
     return r->optimizer.ranger21.lookahead ? 5 : r->optimizer.ranger21.momentum ? 4 : 2;
+}
+
+static struct optimizer_schedule ranger21_schedule(const struct recipe *r, int64_t step, int64_t total)
+{
+    const double at = (double)MIN(step, total), all = (double)total;
+    struct optimizer_schedule s = {
+        .warms = r->optimizer.ranger21.warmup, .decays = r->optimizer.ranger21.explore_exploit, .most = INFINITY};
+
+    if (s.warms)
+        s.most = fmax((1 - r->optimizer.beta2) / 2 * at, at / (0.22 * all));
+    if (s.decays)
+        s.most = fmin(s.most, (all - at + 1) / (0.28 * all));
+    return s;
 }
 
 #define STATES(...) .states = {__VA_ARGS__}
@@ -44,10 +72,10 @@ static int ranger21_kept(const struct recipe *r)
     X("Lion", .rule = RULE_LION, STATES("m"))                                                                          \
     X("AdEMAMix", .rule = RULE_ADEMAMIX, STATES("m", "v", "slow"), .numbers = ademamix_numbers)                        \
     X("StableAdamW", .rule = RULE_ADAMW, .sums = true, STATES("m", "v"))                                               \
-    X("Muon", .rule = RULE_DIRECTION, .whole = WHOLE_MUON, .owned = 1, STATES("momentum"))                             \
-    X("GaLore2", .rule = RULE_DIRECTION, .whole = WHOLE_GALORE, .owned = 3, STATES("m", "v", "basis"))                 \
-    X("Ranger21", .rule = RULE_DIRECTION, .whole = WHOLE_RANGER21, .owned = 5,                                         \
-      STATES("m", "v", "previous", "largest", "slow"), .kept = ranger21_kept)
+    X("Muon", .rule = RULE_DIRECTION, .owned = 1, STATES("momentum"))                                                  \
+    X("GaLore2", .rule = RULE_DIRECTION, .owned = 3, STATES("m", "v", "basis"), .shape = galore_shape)                 \
+    X("Ranger21", .rule = RULE_DIRECTION, .owned = 5, STATES("m", "v", "previous", "largest", "slow"),                 \
+      .kept = ranger21_kept, .schedule = ranger21_schedule)
 
 #define ROW(row_name, ...) {.name = (row_name), __VA_ARGS__},
 static const struct optimizer optimizers[] = {OPTIMIZERS(ROW)};
@@ -80,7 +108,7 @@ const struct optimizer *optimizer_of_rest(const struct recipe *r)
 
     if (o)
         return o;
-    return matrices->whole == WHOLE_NONE ? matrices : optimizer_find("AdamW");
+    return matrices->rule != RULE_DIRECTION ? matrices : optimizer_find("AdamW");
 }
 
 int optimizer_states(const struct optimizer *o, const struct recipe *r)
@@ -149,22 +177,15 @@ bool optimizer_needs_sums(const struct recipe *r)
 
 bool optimizer_directs(const struct recipe *r)
 {
-    return optimizer_needs_sums(r) || optimizer_of_matrices(r)->whole != WHOLE_NONE || optimizer_keeps_residual(r);
+    return optimizer_needs_sums(r) || optimizer_of_matrices(r)->rule == RULE_DIRECTION || optimizer_keeps_residual(r);
 }
 
 void optimizer_state_shape(const struct optimizer *o, const struct recipe *r, int state, int64_t rows, int64_t cols,
                            int64_t *ret_rows, int64_t *ret_cols)
 {
-    titan_assert(o->whole != WHOLE_NONE && state < OPTIMIZER_STATES && o->states[state]);
-    const int64_t side = MIN(rows, cols), rank = r->optimizer.galore.rank > 0 ? r->optimizer.galore.rank : side / 4;
-    const int64_t kept = MAX(1, MIN(rank, side));
-
+    titan_assert(o->rule == RULE_DIRECTION && state < OPTIMIZER_STATES && o->states[state]);
     *ret_rows = rows;
     *ret_cols = cols;
-    if (o->whole == WHOLE_GALORE && strcmp(o->states[state], "basis") == 0) {
-        *ret_rows = kept;
-        *ret_cols = side;
-    } else if (o->whole == WHOLE_GALORE) {
-        *(rows >= cols ? ret_cols : ret_rows) = kept;
-    }
+    if (o->shape)
+        o->shape(r, state, rows, cols, ret_rows, ret_cols);
 }

@@ -12,15 +12,19 @@
 #include "base/recipe.h"
 #include "base/update_rule.h"
 
-/* How the owner of a matrix makes the matrix's direction (worker/optim/whole_matrix.h). */
-enum whole_method { WHOLE_NONE, WHOLE_MUON, WHOLE_GALORE, WHOLE_RANGER21 };
-
 #define OPTIMIZER_STATES 5 /* most tensors of state of a row */
 
+/* An optimizer's part in the schedule of the learning rate (base/learning_rate.h). */
+struct optimizer_schedule {
+    bool warms, decays; /* in place of lr_scheduler's warm-up, or decay */
+    double most;        /* bound of the factor on the peak rate */
+};
+
+/* Rows with RULE_DIRECTION update matrices of layers alone. A matrix's owner makes the direction, by the method of the
+ * row's name (worker/optim/whole_methods.h). */
 struct optimizer {
     const char *name;
     enum update_rule rule;
-    enum whole_method whole; /* not WHOLE_NONE: for matrices of layers alone; their owners keep the state */
     int owned; /* how many of the states, the first ones, a matrix's owner keeps; the others go with the master's range
                 */
     bool l2;   /* weight decay is added to the gradient */
@@ -32,6 +36,10 @@ struct optimizer {
     int (*kept)(const struct recipe *r);
     /* The rule's own numbers (update_args.own) in update `number`, from 1; NULL: it has none. */
     void (*numbers)(const struct recipe *r, uint64_t number, float ret[UPDATE_OWN]);
+    /* In step `step` of `total`; NULL: it has no part. */
+    struct optimizer_schedule (*schedule)(const struct recipe *r, int64_t step, int64_t total);
+    /* Shape of the state `state` of a matrix (rows, cols), optimizer_state_shape(); NULL: the matrix's. */
+    void (*shape)(const struct recipe *r, int state, int64_t rows, int64_t cols, int64_t *ret_rows, int64_t *ret_cols);
 };
 
 /* Tensors of state of a run. Tensors of one name that both optimizers keep are one kind, unless owners keep one of
@@ -55,8 +63,7 @@ const struct optimizer *optimizer_find(const char *name);
  * leaves the others to AdamW, unless the recipe names a row. */
 const struct optimizer *optimizer_of_matrices(const struct recipe *r);
 const struct optimizer *optimizer_of_rest(const struct recipe *r);
-/* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none, Ranger21 without its
- * lookahead fewer. */
+/* How many of a row's tensors of state the recipe keeps: SGD without momentum keeps none. */
 int optimizer_states(const struct optimizer *o, const struct recipe *r);
 struct state_kinds optimizer_kinds(const struct recipe *r);
 /* Rows and columns of the state `state` of one matrix (rows, cols) that is updated whole. GaLore's basis has a vector

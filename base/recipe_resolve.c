@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/optimizer_conflicts.h"
+#include "base/optimizers.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 
@@ -518,7 +519,7 @@ static titan_status check_rank(const struct recipe *r, struct titan_error *err)
             side = MIN(matrices[i].rows, matrices[i].cols);
             name = matrices[i].name;
         }
-    if (optimizer_of_matrices(r)->whole != WHOLE_GALORE || r->optimizer.galore.rank <= side)
+    if (optimizer_of_matrices(r) != optimizer_find("GaLore2") || r->optimizer.galore.rank <= side)
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL,
                       "optimizer.galore.rank = %lld is more than %lld, the smaller side of %s; nearest: %lld",

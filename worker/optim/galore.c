@@ -208,4 +208,5 @@ static titan_status galore_direction(const struct whole_step *step, const struct
         ops, s);
 }
 
-const struct whole_method_calls galore_calls = {galore_flops, galore_work_bytes, galore_direction};
+const struct whole_method_calls galore_calls = {
+    .flops = galore_flops, .work_bytes = galore_work_bytes, .direction = galore_direction};

@@ -131,4 +131,5 @@ static titan_status muon_direction(const struct whole_step *step, const struct w
     return ops->scale(s, m->values, w.update, DTYPE_F32, scale, (size_t)(m->rows * m->cols));
 }
 
-const struct whole_method_calls muon_calls = {muon_flops, muon_work_bytes, muon_direction};
+const struct whole_method_calls muon_calls = {
+    .flops = muon_flops, .work_bytes = muon_work_bytes, .direction = muon_direction};

@@ -8,7 +8,7 @@
  *                                 each row, times 1 - 1 / |row|: it draws rows to norm 1
  *   lookahead                     every LOOKAHEAD steps w becomes the mean of what it would be and what it was then
  *
- * warmup and explore_exploit are in base/learning_rate.c. Semantics are those of the authors' second implementation,
+ * warmup and explore_exploit are in base/optimizers.c. Semantics are those of the authors' second implementation,
  * with all sums by matrix or row. With all components off it is AdamW, to the bit. */
 #include <math.h>
 
@@ -30,7 +30,7 @@ static bool has_own_moments(const struct recipe *r)
     return r->optimizer.ranger21.momentum || r->optimizer.ranger21.softplus;
 }
 
-bool ranger21_decays(const struct recipe *r)
+static bool ranger21_decays(const struct recipe *r)
 {
     return r->optimizer.ranger21.stable_decay || r->optimizer.ranger21.norm_loss || r->optimizer.ranger21.lookahead;
 }
@@ -127,4 +127,8 @@ static titan_status ranger21_direction(const struct whole_step *step, const stru
     return ops->copy(s, m->values, w.direction, n * sizeof *w.direction);
 }
 
-const struct whole_method_calls ranger21_calls = {ranger21_flops, ranger21_work_bytes, ranger21_direction};
+const struct whole_method_calls ranger21_calls = {.flops = ranger21_flops,
+                                                  .work_bytes = ranger21_work_bytes,
+                                                  .direction = ranger21_direction,
+                                                  .reads_weights = true,
+                                                  .decays = ranger21_decays};

@@ -2,27 +2,38 @@
 /* whole_matrix.c - the methods for whole matrices, by the run's optimizer. */
 #include "worker/optim/whole_matrix.h"
 
+#include <string.h>
+
 #include "base/cleanup.h"
 #include "worker/optim/whole_methods.h"
 
 static const struct whole_method_calls *calls_of(const struct recipe *r)
 {
-    static const struct whole_method_calls *const methods[] = {
-        [WHOLE_MUON] = &muon_calls, [WHOLE_GALORE] = &galore_calls, [WHOLE_RANGER21] = &ranger21_calls};
-    const enum whole_method method = optimizer_of_matrices(r)->whole;
+    static const struct {
+        const char *name;
+        const struct whole_method_calls *calls;
+    } methods[] = {
+#define METHOD(name, calls) {name, &calls},
+#include "base/optimizers.def"
+    };
+    const char *const name = optimizer_of_matrices(r)->name;
+    const struct whole_method_calls *found = NULL;
 
-    titan_assert(method < ARRAY_SIZE(methods) && methods[method]);
-    return methods[method];
+    for (size_t i = 0; i < ARRAY_SIZE(methods); i++)
+        if (strcmp(methods[i].name, name) == 0)
+            found = methods[i].calls;
+    titan_assert(found);
+    return found;
 }
 
 bool whole_reads_weights(const struct recipe *r)
 {
-    return optimizer_of_matrices(r)->whole == WHOLE_RANGER21;
+    return optimizer_of_matrices(r)->rule == RULE_DIRECTION && calls_of(r)->reads_weights;
 }
 
 bool whole_decays(const struct recipe *r)
 {
-    return optimizer_of_matrices(r)->whole == WHOLE_RANGER21 && ranger21_decays(r);
+    return optimizer_of_matrices(r)->rule == RULE_DIRECTION && calls_of(r)->decays && calls_of(r)->decays(r);
 }
 
 double whole_flops(const struct recipe *r, int64_t rows, int64_t cols, int64_t heads)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* whole_matrix.h - updates that need a matrix whole: Muon, GaLore 2, Ranger21.
+/* whole_matrix.h - updates that need a matrix whole (METHOD of base/optimizers.def).
  *
  * Each matrix of a layer has an owner (tensor/owners.h), which gets the matrix's summed gradient in the direction
  * section of a step. The owner makes the matrix's direction from it: RULE_DIRECTION then makes w - lr (direction +
  * decay w) of every element, on the ranks that have it. In the direction section nothing but scratch memory changes. So
  * the owner writes the state after the step to `next`. It becomes the state behind the commit point.
  *
- * The direction depends on nothing but the gradient, the state, the recipe, the step's number, and with Ranger21 the
- * masters: it has the same bits on every mesh, and with any number of threads. */
+ * The direction depends on nothing but the gradient, the state, the recipe, the step's number, and with some methods
+ * the masters: it has the same bits on every mesh, and with any number of threads. */
 #ifndef TITAN_WORKER_OPTIM_WHOLE_MATRIX_H
 #define TITAN_WORKER_OPTIM_WHOLE_MATRIX_H
 

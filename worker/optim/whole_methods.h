@@ -12,11 +12,12 @@ struct whole_method_calls {
     size_t (*work_bytes)(const struct recipe *r, enum dtype dt, int64_t rows, int64_t cols, int64_t heads);
     titan_status (*direction)(const struct whole_step *step, const struct whole_matrix *m, void *work,
                               const struct device_ops *ops, struct stream *s);
+    bool reads_weights;
+    bool (*decays)(const struct recipe *r); /* NULL: the direction never has the decay of weights in it */
 };
-extern const struct whole_method_calls muon_calls, galore_calls, ranger21_calls;
 
-/* ranger21.c: has the direction the decay of weights in it? */
-bool ranger21_decays(const struct recipe *r);
+#define METHOD(name, calls) extern const struct whole_method_calls calls;
+#include "base/optimizers.def"
 
 /* Scratch memory that is taken piece by piece. With a NULL base nothing but the bytes is counted. */
 struct scratch {
