@@ -354,7 +354,7 @@ static titan_status check_rotation(const struct recipe *r, const struct recipe_m
          "scales are of whole matrices, and a part is none"},
         {strcmp(r->optimizer.state_dtype, "int8") == 0, "optimizer.state_dtype = \"int8\"",
          "blocks of codes are not the same in other parts"},
-        {optimizer_of_matrices(r)->whole != WHOLE_NONE, "an optimizer of whole matrices",
+        {optimizer_of_matrices(r)->rule == RULE_DIRECTION, "an optimizer of whole matrices",
          "matrices go to their owners by ranges, not by parts"},
         {strcmp(r->parallelism.fsdp_reduce, "step") == 0, "parallelism.fsdp_reduce = \"step\"",
          "no worker keeps the whole gradient of a layer"},

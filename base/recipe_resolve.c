@@ -532,7 +532,7 @@ static titan_status check_parts(const struct recipe *r, struct titan_error *err)
     const char *const method = r->parallelism.replicate_method;
     const int64_t values = r->parallelism.replicate_values;
     const bool placed = strcmp(method, "random") == 0 || strcmp(method, "striding") == 0;
-    const bool whole = optimizer_of_matrices(r)->whole != WHOLE_NONE;
+    const bool whole = optimizer_of_matrices(r)->rule == RULE_DIRECTION;
     const struct {
         bool there;
         const char *with, *reason;

@@ -26,7 +26,7 @@ RINGS = {
     "worker/model/attention worker/model/block worker/model/experts worker/model/latent": "a block's parts write products by its helpers",
     "worker/program/arena_placement worker/program/program worker/program/shadow worker/program/waits": "a program is completed by passes over itself",
 }
-TABLES = {"ctl/command": "the table of all commands"}
+TABLES = {"ctl/command": "the table of all commands", "worker/device/cpu/cpu": "the table of all operations of a device"}
 
 
 def read_calls():

@@ -132,7 +132,7 @@ class Relay:
             wait = min(0.2, max(0, waiting[0][0] - time.monotonic())) if waiting else 0.2
             if select.select([source], [], [], wait)[0]:
                 waiting.append((time.monotonic() + self.delay, os.read(source, PACKET + 64)))
-            while waiting and waiting[0][0] <= time.monotonic():
+            while waiting and waiting[0][0] <= time.monotonic():  # timing: the delay of a link
                 with contextlib.suppress(BlockingIOError, OSError):  # a full device drops, as a router does
                     os.write(target, waiting[0][1])
                 waiting.popleft()
