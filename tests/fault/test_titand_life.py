@@ -246,7 +246,7 @@ def agent_goes_on(d, mount):
         s.said("READY=1")
         job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "checkpoint.enable": "false"})
         trains(d, job)
-        before = d.status(job)
+        before = until("its epoch has begun", lambda: (lambda s: s["state"] == "RUNNING" and s)(d.status(job)))
         with frozen(mount):
             pause(4, "for longer than a node may be silent")
             now = until("it makes steps", lambda: (lambda s: s["step"] > before["step"] and s)(d.status(job)))
@@ -267,7 +267,7 @@ def all_on_a_frozen_disk():
             job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(mount / "text"), "checkpoint.enable": "false",
                                     "metrics.log_freq": 1})
             trains(d, job)
-            before = d.status(job)
+            before = until("its epoch has begun", lambda: (lambda s: s["state"] == "RUNNING" and s)(d.status(job)))
             with frozen(mount):
                 pause(2, "for longer than a worker waits for the file of metrics")
                 now = until("it makes steps", lambda: (lambda s: s["step"] > before["step"] + 10 and s)(d.status(job)))

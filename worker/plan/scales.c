@@ -385,6 +385,14 @@ static void (*const rules[OP_COUNT])(const struct ruled *) = {
     [OP_FROM_OWNERS] = ones,
     [OP_WHOLE] = ones,
     [OP_ADOPT] = ones,
+    [OP_ROTATE] = keeps,
+    [OP_WEIGHT_ENCODE] = ones,
+    [OP_WEIGHT_DECODE] = ones, /* the program that is looked at gathers nothing */
+    [OP_PARTS_EXTRACT] = ones,
+    [OP_PARTS_COMBINE] = ones,
+    [OP_ENCODE] = ones,
+    [OP_BUCKET_LARGEST] = ones,
+    [OP_DECODE_SUM] = ones,
 };
 
 bool scales_has_rule(enum op op)
