@@ -45,11 +45,12 @@ endif
 $(BUILD)/obj/cuda/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) $(CFLAGS) $(CPPFLAGS) $(cuda_inc) -c -o $@ $<
-# -MD is run by nvcc itself so that the dependencies name the .cu and its headers.
+# -MD is run by nvcc itself so that the dependencies name the .cu and its headers. C++ takes a function with a struct's name
+# for a hidden constructor: -Wshadow=local says nothing of it.
 $(BUILD)/obj/cuda/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(NVCCFLAGS) -I. $(cuda_gen) $(cuda_ptx) -MD -MP -MF $(@:.o=.d) $(if $(WERROR)$(CI),-Werror all-warnings) \
-		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) $(addprefix -Xcompiler ,$(harden)) $(nvflags-$<) -c -o $@ $<
+		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow=local$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) $(addprefix -Xcompiler ,$(harden)) $(nvflags-$<) -c -o $@ $<
 # Whether the plug-in has kernels for Hopper's tensor cores.
 nvflags-worker/device/cuda/attention_hopper.cu = $(if $(filter 90a,$(cuda_use)),-DTITAN_SM90A)
 # The host's bits: base/rng.c is built without contraction, too.

@@ -3,11 +3,7 @@
  * built without contraction of products and sums (mk/cuda.mk), so that the bits are the same as on the host. */
 #include "worker/device/cuda/kernel.cuh"
 
-/* A function in base/rng.h has a struct's name, which C++ takes for a hidden constructor. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wshadow"
 #include "base/rng.h"
-#pragma GCC diagnostic pop
 
 #define PHILOX_INLINE __device__ static inline
 #include "base/normal.h"
