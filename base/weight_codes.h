@@ -69,11 +69,11 @@ WEIGHT_INLINE int32_t weight_order(float value)
     int32_t bits;
 
     memcpy(&bits, &value, sizeof bits);
-    return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+    return bits ^ (bits < 0 ? INT32_MAX : 0);
 }
 WEIGHT_INLINE float weight_ordered(int32_t order)
 {
-    const int32_t bits = order ^ (int32_t)((uint32_t)(order >> 31) >> 1);
+    const int32_t bits = order ^ (order < 0 ? INT32_MAX : 0);
     float value;
 
     memcpy(&value, &bits, sizeof value);
