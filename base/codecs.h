@@ -10,7 +10,7 @@
  *     int8         s = M / 128, with stochastic rounding M / 127
  *     int4, loco   s = M / 8,   with stochastic rounding M / 7
  *     fp8          s = the least power of two with M / s <= 448
- * M is the bucket's largest magnitude, or another one that the caller gives: one for all buckets of a tensor. s is 0 if
+ * M is the bucket's largest magnitude, or a magnitude that the caller gives for all buckets of a tensor. s is 0 if
  * M is below 2^-100: the bucket decodes to zeros. s is NaN if M is not finite or is 2^126 or more: the whole bucket
  * decodes to NaN. Codes are those of 0 in both cases.
  *

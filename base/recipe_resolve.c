@@ -532,7 +532,8 @@ static titan_status check_parts(const struct recipe *r, struct titan_error *err)
     const char *const method = r->parallelism.replicate_method;
     const int64_t values = r->parallelism.replicate_values;
     const bool placed = strcmp(method, "random") == 0 || strcmp(method, "striding") == 0;
-    const bool whole = optimizer_of_matrices(r)->rule == RULE_DIRECTION;
+    const struct optimizer *const matrices = optimizer_of_matrices(r);
+    const bool whole = matrices->rule == RULE_DIRECTION;
     const struct {
         bool there;
         const char *with, *reason;
@@ -541,8 +542,8 @@ static titan_status check_parts(const struct recipe *r, struct titan_error *err)
          "there is nobody to send to"},
         {placed && (values & (values - 1)) != 0, "this parallelism.replicate_values",
          "the 64 weights are shared out evenly: use a power of two"},
-        {whole || optimizer_needs_sums(r), "Muon, GaLore2, Ranger21 or StableAdamW",
-         "their directions are of the gradient of all replicas: use optimizer.name = \"SGD\""},
+        {whole || optimizer_needs_sums(r), whole || matrices->sums ? matrices->name : optimizer_of_rest(r)->name,
+         "its directions are of the gradient of all replicas: use optimizer.name = \"SGD\""},
         {recipe_moment_bytes(r) != 4 || recipe_master_bytes(r) != 4, "state or masters in bfloat16 or int8",
          "the residual is a state, and loses too much"},
         {r->numerics.canonical, "numerics.canonical = true", "results depend on the number of replicas"},

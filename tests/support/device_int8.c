@@ -105,7 +105,7 @@ static void matmul_i8_case(struct checker *c, bool b_lines, enum content what, e
     sweep(c);
 }
 
-/* A row with a large element, or one that is not finite, changes its own row alone. */
+/* A large element, or an element that is not finite, changes its own row alone. */
 static void outlier_case(struct checker *c, enum dtype dt, double outlier)
 {
     const struct shape z = {37, 40, 72, 0};

@@ -305,8 +305,8 @@ static titan_status pass_on(const struct gradients *g, const struct operand *out
 }
 
 /* Parts of a unit that rotates, and their gradients, go to the next rank. All ranks have the same program, so the
- * gradient that comes has been through the same turns as the one that goes: this rank has added to all of it, and adds
- * to all of it again. */
+ * gradient that comes has been through the same turns as the gradient that goes: this rank has added to all of it, and
+ * adds to all of it again. */
 static titan_status rotate(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;

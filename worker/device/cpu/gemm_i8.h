@@ -21,7 +21,7 @@ struct gemm_i8 {
     int64_t lda, k;
     int32_t *sums; /* 64-byte aligned */
 };
-/* way: one that the processor has. */
+/* The processor has the instructions of `way`. */
 void gemm_i8(enum gemm_i8_way way, const struct gemm_i8 *g);
 /* The fastest way that the processor has. */
 enum gemm_i8_way gemm_i8_best(const struct cpu_isa *isa);

@@ -660,8 +660,8 @@ static float mean_of(const struct shard_slice *p, int64_t i, const bool *present
     return n > 1 ? sum * (1.0f / (float)n) : sum;
 }
 
-/* From any mesh to any other, some replicas gone: every new rank has the mean of those that are there, and what
- * replicas have alike as ever. They count as replicas that do not differ. */
+/* From any mesh to any other, some replicas gone: every new rank has the mean of the residuals that are
+ * left, and what replicas have alike as ever. They count as replicas that do not differ. */
 static void test_residuals(void **state)
 {
     (void)state;
