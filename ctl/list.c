@@ -12,6 +12,7 @@
 #include "ctl/command.h"
 #include "ctl/jobs.h"
 #include "ctl/output.h"
+#include "proto/message_json.h"
 
 struct listing {
     struct ctl *ctl;
@@ -26,7 +27,7 @@ static bool listing_add(const Titan__V1__Job *job, void *data)
 {
     struct listing *l = data;
     if (l->ctl->json) {
-        output_message(&l->json, NULL, &job->base);
+        message_json(&l->json, NULL, &job->base);
         return true;
     }
     char count[UNITS_TEXT], ago[48];

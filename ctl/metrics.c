@@ -17,6 +17,7 @@
 #include "ctl/live_stream.h"
 #include "ctl/output.h"
 #include "ctl/plot.h"
+#include "proto/message_json.h"
 
 enum { REDRAW_MS = 250, PLOT_HEIGHT = 18, PLOT_WIDTH = 100 };
 
@@ -124,7 +125,7 @@ static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
         struct json_writer w = {.out = &json};
         json_begin_object(&w, NULL);
         json_put_uint(&w, "job_id", v->job);
-        output_fields(&w, &p->base);
+        message_json_fields(&w, &p->base);
         json_end_object(&w);
         return !buf_failed(&json) && output_line(&json);
     }

@@ -13,13 +13,6 @@
 #include "base/options.h"
 #include "titan/v1/titan.pb-c.h"
 
-/* Writes a message as a JSON object with its .proto names. An int64 NAME_ms is a point in time: the member is NAME, an
- * RFC 3339 string in UTC, or null when unset. An empty string and a non-finite number also become null. Enum values
- * become their names, bytes become text. A string named "detail" holds JSON; a single line is inserted unchanged. */
-void output_message(struct json_writer *w, const char *key, const ProtobufCMessage *message);
-/* Writes the members of output_message() into an object that the caller has begun, in the descriptor's order. */
-void output_fields(struct json_writer *w, const ProtobufCMessage *message);
-
 /* Writes the text and a newline to stdout and flushes. False: the reader has closed its end. */
 bool output_line(const struct buf *text);
 bool output_json(const ProtobufCMessage *message, bool pretty);

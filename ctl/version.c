@@ -8,6 +8,7 @@
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
+#include "proto/message_json.h"
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
@@ -28,7 +29,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         json_put_string(&w, "api", "titan.v1");
         json_end_object(&w);
         if (server)
-            output_message(&w, "server", &server->base);
+            message_json(&w, "server", &server->base);
         else
             json_put_raw(&w, "server", "null");
         json_end_object(&w);

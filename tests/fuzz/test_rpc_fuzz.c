@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "ctl/output.h"
+#include "proto/message_json.h"
 #include "proto/rpc/common.h"
 #include "proto/rpc/services.h"
 #include "titan/internal/agent.pb-c.h"
@@ -150,7 +151,7 @@ static void test_messages(void **state)
         /* What was accepted can be shown: strict JSON again. */
         _cleanup_(buf_free) struct buf text = BUF_INIT;
         struct json_writer w = {.out = &text};
-        output_message(&w, NULL, message);
+        message_json(&w, NULL, message);
         struct json *parsed = NULL;
         assert_int_equal(json_parse(text.data, text.len, &parsed, NULL), TITAN_OK);
         json_free(parsed);
