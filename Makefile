@@ -137,7 +137,7 @@ $(eval $(call library,$(lib_ctl),$(call obj,$(src_ctl))))
 
 libs_rpc    := -lgrpc -lgpr -lprotobuf-c -luv -lssl -lcrypto
 libs_state  := -lsqlite3 -lcrypto
-libs_daemon := $(libs_state) $(libs_rpc) -lpthread -lm
+libs_daemon := $(libs_state) $(libs_rpc) -lmicrohttpd -lpthread -lm
 libs_worker := $(if $(BARE),,-lprotobuf-c -lz -lzstd) -ldl -lrt -lpthread -lm
 libs_ctl    := $(libs_state) $(libs_rpc) -lpthread -lm
 
@@ -171,7 +171,7 @@ test_bins    := $(test_c:%.c=$(BUILD)/%)
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
 $(test_bins): $(BUILD)/%: $(BUILD)/obj/%.o $(call obj,$(test_support)) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) -rdynamic $< $(call obj,$(test_support)) -Wl,--start-group $(test_libs) $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base) -Wl,--end-group \
-		-lcmocka $(libs_state) $(libs_rpc) $(libs_worker)
+		-lcmocka $(libs_daemon) $(libs_worker)
 $(filter $(BUILD)/tests/unit/worker/% $(BUILD)/tests/golden/%,$(test_bins)): | $(plugin_cpu) # they load it
 plugin_tests := $(BUILD)/tests/unit/worker/device/test_cores $(BUILD)/tests/unit/worker/device/test_matmul_packed $(BUILD)/tests/unit/worker/device/test_gemm_i8
 $(plugin_tests): $(call obj,$(src_cpu))

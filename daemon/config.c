@@ -162,6 +162,8 @@ static const struct setting settings[] = {
     LIST("storage", "data_roots", paths.data),
     LIST("storage", "checkpoint_roots", paths.checkpoints),
     TEXT("audit", "head_file", head_file),
+    TEXT("http", "listen", http.listen),
+    SWITCH("http", "insecure", http.insecure),
     NUMBER("limits", "connections", limits.connections, 16, 1000000),
     NUMBER("limits", "user_connections", limits.user_connections, 1, 1000000),
     NUMBER("limits", "peer_connections", limits.peer_connections, 1, 1000000),
@@ -223,11 +225,17 @@ static titan_status set_value(const struct setting_place *at, const struct setti
 {
     void *const field = (char *)c + s->offset;
     struct rpc_targets targets;
+    unsigned long port;
     TRY(setting_check_type(at, s, v, err));
     if (s->type != KEY_LIST) {
         TRY(setting_set(at, s, v, field, err));
         if (field == c->coordinator && rpc_targets_parse(v->string, &targets, err) != TITAN_OK)
             return setting_wrap(at, s, err);
+        if (field == c->http.listen && !tcp_address(c->http.listen, &port)) {
+            (void)setting_fail(at, s, err, TITAN_EINVAL, ": '%s' is not an address", v->string);
+            titan_error_hint(err, "write HOST:PORT");
+            return TITAN_EINVAL;
+        }
         return TITAN_OK;
     }
     if (field == c->listen) /* a list replaces the previous list */
@@ -435,6 +443,25 @@ titan_status config_transport(const struct daemon_config *c, const char *address
     return TITAN_EINVAL;
 }
 
+titan_status config_http_transport(const struct daemon_config *c, const struct rpc_tls **ret, struct titan_error *err)
+{
+    const char *address = c->http.listen;
+    *ret = c->http.insecure ? NULL : &c->tls;
+    titan_assert(address[0]);
+    if (c->http.insecure && config_address_off_host(address)) {
+        (void)titan_fail(err, TITAN_EINVAL, "refusing to serve HTTP on %s without TLS: other hosts may reach it",
+                         address);
+        titan_error_hint(err, "take 127.0.0.1, or take insecure out of [http]: the daemon's certificate is used then");
+        return TITAN_EINVAL;
+    }
+    if (c->http.insecure || access(c->tls.certificate, F_OK) == 0)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EINVAL, "refusing to serve HTTP on %s without TLS: there is no certificate '%s'",
+                     address, c->tls.certificate);
+    titan_error_hint(err, "make one with: titanctl pki init, or give a loopback address and insecure = true in [http]");
+    return TITAN_EINVAL;
+}
+
 /* If the path is empty, sets it to tls/NAME in the state directory. */
 static titan_status default_tls_file(const struct daemon_config *c, const char *name, char out[PATH_MAX],
                                      struct titan_error *err)
@@ -461,6 +488,8 @@ static titan_status resolve_transport(struct daemon_config *c, struct titan_erro
         return titan_fail(err, TITAN_EINVAL, "an agent does not listen (%s)", c->listen[0]);
     for (int i = 0; i < c->n_listen; i++)
         TRY(config_transport(c, c->listen[i], &tls, err));
+    if (c->http.listen[0] && (c->http.insecure || !c->join[0])) /* a join brings the certificate */
+        TRY(config_http_transport(c, &tls, err));
 
     /* With TLS agents have their own port. If the file does not set their address, it is the first TCP address of
      * `listen`, with the next port. */

@@ -67,6 +67,10 @@ struct daemon_config {
         uint32_t user_pending_jobs, user_slots, user_submits_per_minute; /* limits per owner of jobs; 0 = no limit */
         uint64_t user_disk_mb;                                           /* limit per owner of jobs; 0 = no limit */
     } limits;
+    struct {
+        char listen[CONFIG_TEXT_MAX]; /* HOST:PORT; "" = no HTTP */
+        bool insecure;                /* without TLS, on a loopback address */
+    } http;
     struct detection detection; /* until config_parse() fills it in, 0 = the profile's value */
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
@@ -98,6 +102,10 @@ bool config_is_service(void);
  * remedy: TLS is required and there is no certificate. */
 titan_status config_transport(const struct daemon_config *config, const char *address, const struct rpc_tls **ret,
                               struct titan_error *err) TITAN_MUST_USE;
+/* Gets the TLS files for http.listen. *ret NULL: none, with http.insecure. TITAN_EINVAL, with the remedy: there is no
+ * certificate, or other hosts could reach the address without TLS. */
+titan_status config_http_transport(const struct daemon_config *config, const struct rpc_tls **ret,
+                                   struct titan_error *err) TITAN_MUST_USE;
 /* May other hosts reach a TCP listener on this address? */
 bool config_address_off_host(const char *address);
 /* The text of --help. */

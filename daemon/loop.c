@@ -6,7 +6,7 @@
  *           A thread writes the log, so a slow reader of the log does not delay the loop
  *   drain:  (SIGTERM, SIGINT; a second signal ends the waits)
  *           1. the agent: workers move elsewhere (agent.drain_on_term). Then they write a checkpoint and end, or stay
- *              for the next agent
+ *              for the next agent. The pages over HTTP end behind it
  *           2. the server: no new calls; running calls have a short time to end
  *           3. the coordinator: commits accepted changes, closes the store
  *   SIGHUP: reload the log level and the lists of [authorization] from the config file */
@@ -39,6 +39,7 @@
 #include "daemon/api/methods.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/listeners.h"
+#include "daemon/pages.h"
 #include "proto/rpc/server.h"
 
 #define STATUS_BYTES 1024 /* size of the status line in systemctl status */
@@ -68,6 +69,7 @@ struct titand {
     char heartbeats[32];                /* dev: address for its agent's heartbeats as datagrams; "" = none */
     struct rpc_server *server, *agents; /* agents: their server has its own socket, queue and thread */
     struct agent *agent;                /* NULL in role coordinator */
+    struct pages *pages;                /* NULL without [http] listen */
     uv_signal_t signals[N_SIGNALS];
     uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
     uv_prepare_t prepare;
@@ -88,7 +90,7 @@ struct titand {
 
 static void close_handles(struct titand *d)
 {
-    titan_assert(!d->agent && !d->coordinator && !d->server && !d->agents);
+    titan_assert(!d->agent && !d->pages && !d->coordinator && !d->server && !d->agents);
     for (int i = 0; i < N_SIGNALS; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->ready_timer, NULL);
@@ -124,14 +126,26 @@ static void on_agents_down(void *data)
     rpc_server_shutdown(d->server, d->stopping > 1 ? 0 : SERVER_GRACE_MS, on_server_down, d);
 }
 
+static void on_pages_closed(void *data)
+{
+    struct titand *d = data;
+    d->pages = NULL;
+    if (d->serving)
+        rpc_server_shutdown(d->agents, 0, on_agents_down, d);
+    else if (d->coordinator)
+        coordinator_close(d->coordinator, on_coordinator_closed, d);
+    else
+        close_handles(d);
+}
+
 static void on_agent_closed(void *data)
 {
     struct titand *d = data;
     d->agent = NULL;
-    if (d->server)
-        rpc_server_shutdown(d->agents, 0, on_agents_down, d);
+    if (d->pages)
+        pages_close(d->pages, on_pages_closed, d);
     else
-        close_handles(d);
+        on_pages_closed(d);
 }
 
 /* Other nodes have grace_ms to take over the workers. A worker without a place there has another grace_ms for its
@@ -162,6 +176,8 @@ static void on_signal(uv_signal_t *handle, int signal)
             tlog_info(&d->log, "stopping", "workers=%u stop_workers=%d", d->agent ? agent_workers(d->agent) : 0,
                       d->config->stop_workers);
             (void)notify("STOPPING=1");
+            if (d->pages)
+                pages_stopping(d->pages);
             if (d->server)
                 rpc_server_set_serving(d->server, false);
         }
@@ -329,6 +345,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     const struct rpc_tls *tls = NULL;
     for (int i = 0; i < d->config->n_listen && !tls; i++)
         TRY(config_transport(d->config, d->config->listen[i], &tls, err));
+    if (!tls && d->config->http.listen[0])
+        TRY(config_http_transport(d->config, &tls, err));
     if (tls)
         TRY(coordinator_identity(d->coordinator, tls, err));
     /* Under a service manager every user may connect, and roles limit what each user may do. All agents run as one
@@ -518,6 +536,9 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
         status = open_coordinator(&d, err);
     if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
         status = open_agent(&d, err);
+    if (status == TITAN_OK && config->http.listen[0])
+        status = pages_open(&d.loop, config, &(struct pages_of){.coordinator = d.coordinator, .agent = d.agent},
+                            &d.pages, err);
     if (status == TITAN_OK) {
         uint64_t watchdog_ms = notify_watchdog_us() / 2000;
         (void)uv_prepare_start(&d.prepare, on_iteration);
@@ -527,14 +548,10 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
             (void)uv_timer_start(&d.watchdog_timer, on_watchdog, 0, watchdog_ms);
         if (getenv("NOTIFY_SOCKET"))
             (void)uv_timer_start(&d.status_timer, on_status, STATUS_MS, STATUS_MS);
-    } else { /* closes what is open, in the order of a drain */
-        titan_assert(!d.agent);
-        if (d.serving)
-            rpc_server_shutdown(d.agents, 0, on_agents_down, &d);
-        else if (d.coordinator)
-            coordinator_close(d.coordinator, on_coordinator_closed, &d);
-        else
-            close_handles(&d);
+    } else if (d.agent) { /* closes what is open, in the order of a drain */
+        agent_close(d.agent, false, 0, on_agent_closed, &d);
+    } else {
+        on_agent_closed(&d);
     }
     (void)uv_run(&d.loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&d.loop);

@@ -88,5 +88,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 
 /* Is the writer alive, and is the loop's last commit recent enough? For the watchdog. */
 bool coordinator_healthy(const struct coordinator *c);
+/* Does the coordinator take changes now? Otherwise err has the reason: it stops, is fenced, or its store is stuck. */
+titan_status coordinator_ready(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* listener.h - a server's listening sockets: opened or adopted, polled by the loop, closed. Private to proto/rpc. */
+/* listener.h - a server's listening sockets: opened or adopted, polled by the loop, closed. Private to proto. */
 #ifndef TITAN_PROTO_RPC_LISTENER_H
 #define TITAN_PROTO_RPC_LISTENER_H
 

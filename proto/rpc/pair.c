@@ -43,14 +43,17 @@ static int no_password(char *text, int size, int writing, void *data)
     return -1; /* never prompt on the terminal */
 }
 
-static int choose_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
-                     unsigned in_len, void *data)
+/* Names of protocols in the handshake (RFC 7301), each behind its length. */
+static const char *const protocols[] = {[RPC_HTTP_2] = "\x02h2", [RPC_HTTP_1_1] = "\x08http/1.1"};
+
+static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
+                           unsigned in_len, void *data)
 {
-    static const unsigned char h2[] = "\x02h2";
-    (void)ssl;
+    const char *own = SSL_get_app_data(ssl);
     (void)data;
     unsigned char *chosen;
-    if (SSL_select_next_proto(&chosen, out_len, h2, 3, in, in_len) != OPENSSL_NPN_NEGOTIATED)
+    if (SSL_select_next_proto(&chosen, out_len, (const unsigned char *)own, (unsigned)strlen(own), in, in_len) !=
+        OPENSSL_NPN_NEGOTIATED)
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     *out = chosen;
     return SSL_TLSEXT_ERR_OK;
@@ -89,7 +92,7 @@ static titan_status context_make(const struct rpc_tls *tls, SSL_CTX **ret, struc
     (void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     (void)SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                         SSL_MODE_RELEASE_BUFFERS);
-    SSL_CTX_set_alpn_select_cb(context, choose_h2, NULL);
+    SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
     *ret = context;
     return TITAN_OK;
 }
@@ -210,12 +213,12 @@ grpc_channel_credentials *rpc_pair_client(const struct rpc_pair *pair)
     return pair->credentials;
 }
 
-SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only)
+SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, enum rpc_protocol protocol, bool certificates_only)
 {
     titan_assert(pair->files.certificate[0] && fd >= 0);
     (void)rpc_pair_refresh(pair);
     SSL *ssl = SSL_new(pair->context);
-    if (ssl && SSL_set_fd(ssl, fd) == 1) {
+    if (ssl && SSL_set_fd(ssl, fd) == 1 && SSL_set_app_data(ssl, (char *)(uintptr_t)protocols[protocol]) == 1) {
         /* Without certificates_only a client without a certificate is anonymous: enrolment and bearer tokens use the
          * same port. */
         SSL_set_verify(ssl, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pair.h - the content of the files of a struct rpc_tls, kept up to date. Private to proto/rpc; one thread. */
+/* pair.h - the content of the files of a struct rpc_tls, kept up to date. Private to proto; one thread. */
 #ifndef TITAN_PROTO_RPC_PAIR_H
 #define TITAN_PROTO_RPC_PAIR_H
 
@@ -20,9 +20,10 @@ bool rpc_pair_refresh(struct rpc_pair *pair);
 
 /* Never NULL; valid until the next refresh. */
 grpc_channel_credentials *rpc_pair_client(const struct rpc_pair *pair);
-/* The server's end of TLS for fd, a new connection that the caller still owns, with the current files. HTTP/2 only,
- * without session resumption: each client proves its certificate. certificates_only: the handshake requires a
- * certificate of the CA. NULL: out of memory. */
-SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only);
+enum rpc_protocol { RPC_HTTP_2, RPC_HTTP_1_1 };
+/* The server's end of TLS for fd, a new connection that the caller still owns, with the current files. No session
+ * resumption: each client proves its certificate. A client that names protocols must name this one. certificates_only:
+ * the handshake requires a certificate of the CA. NULL: out of memory. */
+SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, enum rpc_protocol protocol, bool certificates_only);
 
 #endif

@@ -21,8 +21,8 @@ enum {
     BACKLOG_BYTES = 64 << 10, /* limit of bytes waiting for a side; beyond this limit the other side is not read */
     READS = 4,                /* reads from one client before other clients have their turn */
     EVENTS = 128,
-    BEGIN_MS = 10000, /* time limit for TLS and the first frame */
-    LEAVE_MS = 10000, /* time limit for a client to take gRPC's remaining output */
+    BEGIN_MS = 10000, /* time limit for TLS and the first frame, or the first byte of HTTP/1.1 */
+    LEAVE_MS = 10000, /* time limit for a client to take the server's remaining output */
     CUT_MS = 1000,    /* the same limit for a client that has lost its rights */
     LOOK_MS = 1000,   /* interval between searches for late connections */
 };
@@ -184,40 +184,44 @@ static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
                    : recv(c->client.fd, proxy->bytes, sizeof(proxy->bytes), 0);
         if (n <= 0)
             return c->tls ? tls_waits(c, (int)n) : n < 0 && (errno == EAGAIN || errno == EINTR);
-        if (c->tls && c->filter.n_preface == 0) {
+        if (c->tls && !c->begun && c->filter.n_preface == 0) {
             const unsigned char *protocol;
             unsigned len;
             SSL_get0_alpn_selected(c->tls, &protocol, &len);
-            if (len != 2 || memcmp(protocol, "h2", 2) != 0) {
+            if (!c->http && (len != 2 || memcmp(protocol, "h2", 2) != 0)) {
                 (void)titan_fail(&c->why, TITAN_EPERM, "a client that does not offer HTTP/2 in its handshake");
                 return false;
             }
             identify(c);
         }
-        const bool begun = c->filter.begun;
-        if (rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why) !=
-            TITAN_OK) {
+        const titan_status passed =
+            c->http ? buf_append(&c->inner.out, proxy->bytes, (size_t)n)
+                    : rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why);
+        if (passed != TITAN_OK) {
             (void)end_flush(&c->client);
             return false;
         }
-        if (c->filter.begun && !begun)
+        if ((c->http || c->filter.begun) && !c->begun) {
+            c->begun = true;
             deadline_set(proxy, c, 0);
+        }
     }
     return true;
 }
 
-/* Carries gRPC's bytes. all: to the end, because gRPC has written its last byte. False: end the connection. */
+/* Carries the server's bytes. all: to the end, because it has written its last byte. False: end the connection. */
 static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool all)
 {
     ssize_t n;
     do {
         n = recv(c->inner.fd, proxy->bytes, sizeof(proxy->bytes), 0);
-        if (n > 0 && rpc_filter_server(&c->filter, proxy->bytes, (size_t)n, &c->client.out) != TITAN_OK) {
+        if (n > 0 && (c->http ? buf_append(&c->client.out, proxy->bytes, (size_t)n)
+                              : rpc_filter_server(&c->filter, proxy->bytes, (size_t)n, &c->client.out)) != TITAN_OK) {
             (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory for an answer");
             return false;
         }
     } while (n > 0 && (all || (n == (ssize_t)sizeof(proxy->bytes) && backlog(&c->client) < BACKLOG_BYTES)));
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) { /* gRPC has left: the client gets the rest */
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) { /* the server has left: the client gets the rest */
         end_close(proxy, &c->inner);
         c->left = true;
         deadline_set(proxy, c, LEAVE_MS);
@@ -335,8 +339,8 @@ static void *proxy_thread(void *arg)
             next = LIST_NEXT(c, link);
             if (c->deadline_ns == 0 || now < c->deadline_ns)
                 continue;
-            if (!c->filter.begun)
-                (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing of HTTP/2 within %d s", BEGIN_MS / 1000);
+            if (!c->begun)
+                (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing of HTTP within %d s", BEGIN_MS / 1000);
             connection_end(proxy, c);
         }
         ended_post(proxy);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.h - the thread between clients and gRPC. Private to proto/rpc.
+/* proxy.h - the thread between clients and gRPC, or an HTTP server. Private to proto.
  *
- * gRPC gets one end of a socket pair for each connection. The thread carries bytes between the other end and the
- * client, terminates TLS, and applies filter.h. When a side stops reading, the thread stops reading for it. */
+ * The server gets one end of a socket pair for each connection. The thread carries bytes between the other end and the
+ * client, terminates TLS, and for gRPC applies filter.h. When a side stops reading, the thread stops reading for it. */
 #ifndef TITAN_PROTO_RPC_PROXY_H
 #define TITAN_PROTO_RPC_PROXY_H
 
@@ -35,15 +35,17 @@ struct rpc_proxy_connection {
     LIST_ENTRY(rpc_proxy_connection) link;
     struct rpc_proxy_connection *next_arrival; /* next in the list of arrivals, or of ended connections */
     struct rpc_proxy_end client, inner;
+    bool http; /* HTTP/1.1: the bytes pass as they are; set by the caller */
     struct rpc_filter filter;
-    SSL *tls;  /* NULL: no TLS */
-    bool left; /* gRPC has closed its side */
+    SSL *tls;   /* NULL: no TLS */
+    bool begun; /* the client has begun to speak the protocol */
+    bool left;  /* the server has closed its side */
     bool gone, cutting;
     int64_t deadline_ns; /* monotonic clock; 0: none */
     struct titan_error why;
     struct rpc_tag ended; /* the caller sets its fn and owner */
-    /* What the client's certificate proves, set before gRPC gets a byte. It belongs to the caller once `identified` is
-     * true. */
+    /* What the client's certificate proves, set before the server gets a byte. It belongs to the caller once
+     * `identified` is true. */
     atomic_bool identified;
     struct rpc_identity identity;
     _Atomic enum rpc_cut cut; /* set by rpc_proxy_cut */

@@ -731,7 +731,7 @@ static const char *connection_open(struct connection *c, int fd, enum rpc_listen
     if (inner > fd_max() && !c->tenant->trusted)
         return "descriptors are short";
     if (kind == RPC_LISTENER_TLS &&
-        !(c->proxy.tls = rpc_pair_accept(server->pair, fd, server->options.certificates_only)))
+        !(c->proxy.tls = rpc_pair_accept(server->pair, fd, RPC_HTTP_2, server->options.certificates_only)))
         return "there is no memory";
     for (int i = 0; i < 2; i++)
         (void)setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));

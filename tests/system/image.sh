@@ -8,7 +8,7 @@ sum=$(sha256sum "$0" | cut -c1-16)
 [ "$(cat "$out/image.sum" 2>/dev/null)" = "$sum" ] && [ -s "$out/base.ext4" ] && exit 0
 [ "$(id -u)" = 0 ] || { echo "image.sh: debootstrap needs root" >&2; exit 1; }
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,iputils-ping,procps,initramfs-tools,linux-image-amd64,zstd,sqlite3
-packages+=,libuv1,libgrpc29,libprotobuf-c1,libsqlite3-0,libssl3,libgomp1,libdnnl2
+packages+=,libuv1,libgrpc29,libprotobuf-c1,libsqlite3-0,libssl3,libgomp1,libdnnl2,libmicrohttpd12
 if [ ! -e "$root/.complete" ]; then
     rm -rf "$root"
     mkdir -p "$out"

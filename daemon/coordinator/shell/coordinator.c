@@ -269,3 +269,9 @@ bool coordinator_healthy(const struct coordinator *c)
 {
     return store_lag_ms(c->store) < UNHEALTHY_MS;
 }
+
+titan_status coordinator_ready(const struct coordinator *c, struct titan_error *err)
+{
+    TRY(shell_accepts(c, err));
+    return coordinator_healthy(c) ? TITAN_OK : titan_fail(err, TITAN_ETIMEDOUT, "the store's writer does not answer");
+}

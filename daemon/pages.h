@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pages.h - what titand shows over HTTP ([http] of the config), to machines that watch it:
+ *
+ *   /healthz  200 while the event loop runs and the store's writer answers, else 503. For everyone
+ *   /readyz   200 while work is taken: the coordinator takes changes, the agent is registered. Else 503 with the
+ * reason. For everyone
+ *
+ * run/listen-http of the state directory has the address. All functions run on the loop. */
+#ifndef TITAN_DAEMON_PAGES_H
+#define TITAN_DAEMON_PAGES_H
+
+#include "daemon/agent/shell/agent.h"
+#include "daemon/config.h"
+#include "daemon/coordinator/coordinator.h"
+
+struct pages;
+
+/* Whom the pages show; NULL = not in this process. They outlive the call of pages_close(). */
+struct pages_of {
+    struct coordinator *coordinator;
+    struct agent *agent;
+};
+
+/* Listens at config->http.listen, which is set. config outlives the pages. */
+titan_status pages_open(uv_loop_t *loop, const struct daemon_config *config, const struct pages_of *of,
+                        struct pages **ret, struct titan_error *err) TITAN_MUST_USE;
+void pages_stopping(struct pages *p); /* the daemon was told to stop: it is not ready any more */
+void pages_close(struct pages *p, void (*done)(void *), void *data);
+
+#endif

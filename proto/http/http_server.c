@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http_server.c - see http_server.h. A connection is freed when libmicrohttpd has closed it and, with TLS, the proxy
+ * has ended it. */
+#include "proto/http/http_server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/slowest.h"
+#include "proto/rpc/listener.h"
+#include "proto/rpc/pair.h"
+#include "proto/rpc/proxy.h"
+
+enum {
+    REFUSAL_SAID_MS = 60000,
+    SPARE_CONNECTIONS = 8, /* libmicrohttpd's own limit is never reached */
+    PAIR_BUFFER = 64 << 10,
+};
+
+struct connection {
+    struct rpc_proxy_connection proxy; /* used with TLS only */
+    LIST_ENTRY(connection) link;
+    struct http_server *server;
+    int fd; /* libmicrohttpd's descriptor */
+    struct sockaddr_storage peer;
+    uint8_t address[16];          /* the peer's, of IPv6 the first half */
+    struct rpc_identity identity; /* of a client without a certificate */
+    bool tls;
+    bool ended, closed; /* by the proxy; by libmicrohttpd */
+    bool asking;        /* a request line has come, and no answer has gone yet */
+    bool answered;      /* a request was answered */
+    bool cut;           /* its time was over */
+    int64_t until_ms;   /* monotonic */
+};
+
+struct http_server {
+    uv_loop_t *loop;
+    struct log log;
+    struct http_server_options options;
+    struct MHD_Daemon *daemon;
+    struct connection *adding; /* the connection that libmicrohttpd is being given */
+    struct rpc_listeners listeners;
+    struct rpc_pair *pair; /* NULL = no TLS */
+    struct rpc_queue queue;
+    struct rpc_proxy *proxy; /* with TLS */
+    LIST_HEAD(http_connections, connection) connections;
+    struct http_counters counters;
+    int64_t refusal_reported_ms;
+    struct http_body *not_allowed, *no_body, *broken;
+    uv_poll_t poll;
+    uv_timer_t timer;
+    int open_handles;
+    bool tls; /* the queue runs */
+    bool listening, closing;
+    void (*done)(void *);
+    void *done_data;
+};
+
+/* --- bodies ------------------------------------------------------------------------------------------------------- */
+/* A body is a response of libmicrohttpd, which counts its references. It has none for a further owner, so we count. */
+
+struct http_body {
+    struct MHD_Response *response;
+    uint32_t n;
+};
+
+static struct MHD_Response *response_new(const char *text, size_t len, enum MHD_ResponseMemoryMode mode,
+                                         const char *type)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(len, (void *)(uintptr_t)text, mode);
+    if (r && (MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type) != MHD_YES ||
+              MHD_add_response_header(r, "X-Content-Type-Options", "nosniff") != MHD_YES ||
+              MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store") != MHD_YES)) {
+        MHD_destroy_response(r);
+        r = NULL;
+    }
+    return r;
+}
+
+struct http_body *http_body_new(struct buf *text, const char *type)
+{
+    struct http_body *body = buf_failed(text) ? NULL : calloc(1, sizeof(*body));
+    const size_t len = text->len;
+    if (body && len > 0)
+        body->response = response_new(text->data, len, MHD_RESPMEM_MUST_FREE, type);
+    else if (body)
+        body->response = response_new("", 0, MHD_RESPMEM_PERSISTENT, type);
+    if (!body || !body->response) {
+        free(body);
+        buf_free(text);
+        return NULL;
+    }
+    if (len > 0)
+        *text = BUF_INIT; /* libmicrohttpd frees the memory */
+    body->n = 1;
+    return body;
+}
+
+void http_body_unref(struct http_body *body)
+{
+    titan_assert(!body || body->n > 0);
+    if (!body || --body->n > 0)
+        return;
+    MHD_destroy_response(body->response);
+    free(body);
+}
+
+static struct http_body *line(const char *text)
+{
+    struct buf b = BUF_INIT;
+    buf_puts(&b, text);
+    return http_body_new(&b, "text/plain; charset=utf-8");
+}
+
+/* --- connections -------------------------------------------------------------------------------------------------- */
+
+static void connection_free(struct connection *c)
+{
+    struct http_server *s = c->server;
+    if (!c->closed || (c->tls && !c->ended))
+        return;
+    titan_assert(s->counters.open > 0);
+    s->counters.open--;
+    if (c->tls && !c->cut && c->proxy.why.status == TITAN_ETIMEDOUT)
+        s->counters.late++;
+    else if (c->tls && c->proxy.why.status == TITAN_EPERM)
+        s->counters.handshakes++;
+    else if ((c->asking || !c->answered) && !c->cut && !s->closing)
+        s->counters.malformed++;
+    LIST_REMOVE(c, link);
+    free(c);
+}
+
+static void connection_ended(struct rpc_tag *tag, bool ok)
+{
+    (void)ok;
+    struct connection *c = tag->owner;
+    c->ended = true;
+    connection_free(c);
+}
+
+/* Runs libmicrohttpd's timers and our own deadlines at their times. */
+static void schedule(struct http_server *s);
+
+static void run(struct http_server *s)
+{
+    (void)MHD_run(s->daemon);
+    schedule(s);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    HANDLER("http.timer");
+    struct http_server *s = timer->data;
+    const int64_t now_ms = clock_mono_ms();
+    for (struct connection *c = LIST_FIRST(&s->connections); c; c = LIST_NEXT(c, link)) {
+        if (c->cut || c->closed || now_ms < c->until_ms)
+            continue;
+        c->cut = true;
+        s->counters.late++;
+        (void)shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd sees a client that has left */
+    }
+    run(s);
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    HANDLER("http");
+    (void)status;
+    (void)events;
+    run(poll->data);
+}
+
+static void schedule(struct http_server *s)
+{
+    MHD_UNSIGNED_LONG_LONG due_ms = 0;
+    int64_t wait_ms = MHD_get_timeout(s->daemon, &due_ms) == MHD_YES ? (int64_t)due_ms : INT64_MAX;
+    const int64_t now_ms = clock_mono_ms();
+    for (const struct connection *c = LIST_FIRST(&s->connections); c; c = LIST_NEXT(c, link))
+        if (!c->cut && !c->closed)
+            wait_ms = MIN(wait_ms, MAX(c->until_ms - now_ms, INT64_C(0)));
+    if (s->closing || wait_ms == INT64_MAX)
+        (void)uv_timer_stop(&s->timer);
+    else
+        (void)uv_timer_start(&s->timer, on_timer, (uint64_t)wait_ms, 0);
+}
+
+static void on_notify(void *data, struct MHD_Connection *m, void **context, enum MHD_ConnectionNotificationCode what)
+{
+    struct http_server *s = data;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        titan_assert(s->adding);
+        *context = s->adding;
+        s->adding->fd = MHD_get_connection_info(m, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        return;
+    }
+    struct connection *c = *context;
+    titan_assert(c && !c->closed);
+    c->closed = true;
+    if (c != s->adding)
+        connection_free(c);
+}
+
+static void refused(struct http_server *s, const char *why)
+{
+    const int64_t now_ms = clock_mono_ms();
+    s->counters.beyond_limit++;
+    if (s->refusal_reported_ms && now_ms - s->refusal_reported_ms < REFUSAL_SAID_MS)
+        return;
+    s->refusal_reported_ms = now_ms;
+    tlog_warn(&s->log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, s->counters.beyond_limit);
+}
+
+/* Fills in the peer's address. Returns NULL, or the reason why the connection is refused. */
+static const char *look_at_peer(struct connection *c, int fd)
+{
+    struct http_server *s = c->server;
+    socklen_t len = sizeof(c->peer);
+    uint32_t n = 0;
+    if (getpeername(fd, (struct sockaddr *)&c->peer, &len) != 0)
+        return "they are gone already";
+    if (c->peer.ss_family == AF_INET6) {
+        const struct in6_addr *a = &((struct sockaddr_in6 *)&c->peer)->sin6_addr;
+        memcpy(c->address, a, IN6_IS_ADDR_V4MAPPED(a) ? 16 : 8); /* one host can choose the second half */
+    } else {
+        memcpy(c->address, &((struct sockaddr_in *)&c->peer)->sin_addr, 4);
+    }
+    for (const struct connection *x = LIST_FIRST(&s->connections); x; x = LIST_NEXT(x, link))
+        n += memcmp(x->address, c->address, sizeof(c->address)) == 0;
+    if (n >= s->options.max_peer_connections)
+        return "too many connections from one address";
+    return s->counters.open >= s->options.max_connections ? "too many connections" : NULL;
+}
+
+/* Gives libmicrohttpd the connection: with TLS, one end of a socket pair whose other end is the proxy's. Takes fd. */
+static const char *connection_open(struct connection *c, int fd)
+{
+    struct http_server *s = c->server;
+    _cleanup_fd_ int own = fd, outer = -1;
+    int pair[2];
+    const int buffer = PAIR_BUFFER;
+    int inner = fd;
+    if (c->tls) {
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+            return "descriptors are short";
+        outer = pair[0];
+        inner = pair[1];
+        for (int i = 0; i < 2; i++)
+            (void)setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
+        c->proxy.http = true;
+        c->proxy.ended = (struct rpc_tag){.fn = connection_ended, .owner = c};
+        c->proxy.tls = rpc_pair_accept(s->pair, fd, RPC_HTTP_1_1, false);
+        if (!c->proxy.tls) {
+            (void)close(inner);
+            return "there is no memory";
+        }
+    } else {
+        (void)TAKE_FD(own);
+    }
+    s->counters.open++;
+    s->counters.connections++;
+    LIST_INSERT_HEAD(&s->connections, c, link);
+    s->adding = c;
+    const enum MHD_Result added =
+        MHD_add_connection(s->daemon, inner, (struct sockaddr *)&c->peer,
+                           c->peer.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+    s->adding = NULL;
+    if (added != MHD_YES) { /* inner is closed */
+        SSL_free(TAKE(c->proxy.tls));
+        LIST_REMOVE(c, link);
+        s->counters.open--;
+        return "there is no memory";
+    }
+    if (c->tls)
+        rpc_proxy_add(s->proxy, &c->proxy, TAKE_FD(own), TAKE_FD(outer));
+    return NULL;
+}
+
+static void connection_accepted(void *data, int fd, enum rpc_listener_kind kind)
+{
+    struct http_server *s = data;
+    struct connection *c = fd < 0 ? NULL : calloc(1, sizeof(*c));
+    if (!c) {
+        refused(s, fd < 0 ? "descriptors are short" : "there is no memory");
+        if (fd >= 0)
+            (void)close(fd);
+        return;
+    }
+    c->server = s;
+    c->tls = kind == RPC_LISTENER_TLS;
+    c->identity = (struct rpc_identity){.secure = c->tls, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
+    c->until_ms = clock_mono_ms() + s->options.head_ms;
+    const char *why = look_at_peer(c, fd);
+    if (why)
+        (void)close(fd);
+    else
+        why = connection_open(c, fd);
+    if (why) {
+        free(c);
+        refused(s, why);
+    }
+    run(s);
+}
+
+/* --- requests ----------------------------------------------------------------------------------------------------- */
+
+static struct connection *connection_of(struct MHD_Connection *m)
+{
+    return MHD_get_connection_info(m, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+/* Leaves "%2e" as it is: no page has such a name. */
+static size_t not_decoded(void *data, struct MHD_Connection *m, char *text)
+{
+    (void)data;
+    (void)m;
+    return strlen(text);
+}
+
+/* A request line has come. */
+static void *on_uri(void *data, const char *uri, struct MHD_Connection *m)
+{
+    (void)data;
+    (void)uri;
+    connection_of(m)->asking = true;
+    return NULL;
+}
+
+static void on_completed(void *data, struct MHD_Connection *m, void **request, enum MHD_RequestTerminationCode code)
+{
+    struct http_server *s = data;
+    struct connection *c = connection_of(m);
+    (void)request;
+    if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        c->until_ms = clock_mono_ms() + s->options.idle_ms;
+}
+
+static enum MHD_Result reply(struct MHD_Connection *m, unsigned status, struct http_body *body)
+{
+    struct connection *c = connection_of(m);
+    c->asking = false;
+    c->answered = true;
+    c->until_ms = clock_mono_ms() + c->server->options.send_ms;
+    if (status == MHD_HTTP_UNAUTHORIZED && !MHD_get_response_header(body->response, MHD_HTTP_HEADER_WWW_AUTHENTICATE) &&
+        MHD_add_response_header(body->response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer") != MHD_YES)
+        return MHD_NO;
+    return MHD_queue_response(m, status, body->response);
+}
+
+static enum MHD_Result on_request(void *data, struct MHD_Connection *m, const char *url, const char *method,
+                                  const char *version, const char *upload, size_t *upload_size, void **request)
+{
+    static char begun;
+    struct http_server *s = data;
+    struct connection *c = connection_of(m);
+    (void)version;
+    (void)upload;
+    if (*request != &begun) { /* the head is there; an answer now ends the connection behind it */
+        const char *length = MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+        *request = &begun;
+        if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+            return reply(m, MHD_HTTP_METHOD_NOT_ALLOWED, s->not_allowed);
+        if ((length && strcmp(length, "0") != 0) ||
+            MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING))
+            return reply(m, MHD_HTTP_BAD_REQUEST, s->no_body);
+        return MHD_YES;
+    }
+    if (*upload_size > 0)
+        return MHD_NO;
+    const bool proved = c->tls && atomic_load(&c->proxy.identified);
+    const struct http_request r = {.path = url,
+                                   .accept = MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT),
+                                   .authorization =
+                                       MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION),
+                                   .identity = proved ? &c->proxy.identity : &c->identity};
+    struct http_answer a = {.status = MHD_HTTP_INTERNAL_SERVER_ERROR};
+    s->options.answer(&r, &a, s->options.data);
+    const enum MHD_Result rc =
+        reply(m, a.body ? a.status : MHD_HTTP_INTERNAL_SERVER_ERROR, a.body ? a.body : s->broken);
+    http_body_unref(a.body); /* libmicrohttpd has its own reference */
+    return rc;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+static void server_free(struct http_server *s)
+{
+    http_body_unref(s->not_allowed);
+    http_body_unref(s->no_body);
+    http_body_unref(s->broken);
+    rpc_pair_free(s->pair);
+    free(s);
+}
+
+titan_status http_server_open(uv_loop_t *loop, const struct http_server_options *options, struct http_server **ret,
+                              struct titan_error *err)
+{
+    struct http_server *s = calloc(1, sizeof(*s));
+    if (!s)
+        return titan_fail(err, TITAN_ENOMEM, "http: no memory");
+    s->loop = loop;
+    s->options = *options;
+    struct http_server_options *o = &s->options;
+#define DEFAULT(name, value) o->name = o->name ? o->name : (value)
+    DEFAULT(max_connections, 64);
+    DEFAULT(max_peer_connections, 16);
+    DEFAULT(head_ms, 10000);
+    DEFAULT(send_ms, 30000);
+    DEFAULT(idle_ms, 120000);
+#undef DEFAULT
+    log_init(&s->log, "http", "%s", "");
+    s->listeners = (struct rpc_listeners){.spare_fd = -1, .accepted = connection_accepted, .data = s};
+    s->not_allowed = line("only GET and HEAD are served here\n");
+    s->no_body = line("a request with a body is not taken here\n");
+    s->broken = line("there is no memory for an answer\n");
+    if (s->not_allowed &&
+        MHD_add_response_header(s->not_allowed->response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD") == MHD_YES &&
+        s->no_body && s->broken)
+        s->daemon = MHD_start_daemon(
+            MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, on_request, s, MHD_OPTION_CONNECTION_LIMIT,
+            (unsigned)(o->max_connections + SPARE_CONNECTIONS), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+            (size_t)HTTP_HEAD_MAX, MHD_OPTION_NOTIFY_CONNECTION, on_notify, s, MHD_OPTION_NOTIFY_COMPLETED,
+            on_completed, s, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, not_decoded, NULL,
+            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (!s->daemon) {
+        server_free(s);
+        return titan_fail(err, TITAN_ENOMEM, "http: libmicrohttpd does not start");
+    }
+    (void)uv_timer_init(loop, &s->timer);
+    s->timer.data = s;
+    s->open_handles = 1;
+    *ret = s;
+    return TITAN_OK;
+}
+
+titan_status http_server_listen(struct http_server *s, const char *address, const struct rpc_tls *tls, int *ret_port,
+                                struct titan_error *err)
+{
+    titan_assert(!s->listening && !s->closing && strncmp(address, "unix:", 5) != 0);
+    if (tls && !tls->certificate[0])
+        return titan_fail(err, TITAN_EINVAL, "tls: a server needs a certificate of its own");
+    if (tls)
+        TRY(rpc_pair_open(tls, &s->pair, err));
+    TRY(rpc_listeners_add(&s->listeners, address, tls != NULL, 0, ret_port, err));
+    if (tls) {
+        rpc_library_enter();
+        const titan_status status = rpc_queue_start(&s->queue, s->loop, err);
+        if (status != TITAN_OK) {
+            rpc_library_leave();
+            return status;
+        }
+        s->tls = true;
+        s->open_handles++; /* the queue */
+        TRY(rpc_proxy_open(&s->queue, &s->proxy, err));
+    }
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    if (!info || uv_poll_init(s->loop, &s->poll, info->epoll_fd) != 0)
+        return titan_fail(err, TITAN_EIO, "http: cannot watch libmicrohttpd");
+    s->poll.data = s;
+    s->open_handles++;
+    s->listening = true;
+    (void)uv_poll_start(&s->poll, UV_READABLE, on_readable);
+    return rpc_listeners_start(&s->listeners, s->loop, err);
+}
+
+static void part_closed(void *data)
+{
+    struct http_server *s = data;
+    titan_assert(s->open_handles > 0);
+    if (--s->open_handles > 0)
+        return;
+    titan_assert(LIST_EMPTY(&s->connections));
+    void (*done)(void *) = s->done;
+    void *done_data = s->done_data;
+    if (s->tls)
+        rpc_library_leave();
+    server_free(s);
+    done(done_data);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    part_closed(handle->data);
+}
+
+void http_server_close(struct http_server *s, void (*done)(void *), void *data)
+{
+    titan_assert(!s->closing);
+    s->closing = true;
+    s->done = done;
+    s->done_data = data;
+    rpc_listeners_close(&s->listeners);
+    if (s->listening)
+        uv_close((uv_handle_t *)&s->poll, handle_closed); /* before libmicrohttpd closes the descriptor */
+    MHD_stop_daemon(TAKE(s->daemon));
+    uv_close((uv_handle_t *)&s->timer, handle_closed);
+    if (s->tls) {
+        rpc_proxy_close(TAKE(s->proxy)); /* its ended tags must precede the queue's end */
+        rpc_queue_stop(&s->queue, part_closed, s);
+    }
+}
+
+struct http_counters http_server_counters(const struct http_server *s)
+{
+    return s->counters;
+}
