@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/distance.h"
 #include "base/file.h"
+#include "base/moment_codes.h"
 #include "base/options.h"
 #include "base/path_pattern.h"
 #include "base/recipe_keys.h"
@@ -450,4 +451,16 @@ bool recipe_traces_rank(const struct recipe *r, int rank)
             return true;
     }
     return r->profiling.ranks[0] == '\0';
+}
+
+int recipe_master_bytes(const struct recipe *r)
+{
+    return strcmp(r->training.dtype, "bfloat16") == 0 ? 2 : 4;
+}
+
+double recipe_moment_bytes(const struct recipe *r)
+{
+    if (strcmp(r->optimizer.state_dtype, "int8") == 0)
+        return (double)sizeof(struct moment_block) / MOMENT_BLOCK;
+    return recipe_master_bytes(r) == 2 || strcmp(r->optimizer.state_dtype, "bfloat16") == 0 ? 2 : 4;
 }

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/optimizers.h"
 #include "base/recipe.h"
+#include "base/recipe_conflicts.h"
 #include "base/recipe_keys.h"
 #include "base/schedule.h"
 
@@ -219,12 +220,6 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
 {
     const int64_t experts = r->model.dims.n_experts, width = r->model.dims.moe_hidden;
     const int64_t lenders = m->dp_shard * token_ranks(m);
-    /* The degree of tensor parallelism inside experts must equal the degree of the layer around the experts. */
-    if (m->etp != 1 && m->etp != m->tp)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "parallelism.expert_tensor_parallel_degree = %lld is neither 1 nor tensor_parallel_degree = %lld",
-            (long long)m->etp, (long long)m->tp);
     if (m->etp != 1 && experts == 0)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -236,12 +231,6 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
                           "parallelism.expert_tensor_parallel_degree = %lld does not divide model.moe_hidden = %lld; "
                           "nearest: 1",
                           (long long)m->etp, (long long)width);
-    if (m->etp != 1 && r->numerics.canonical)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "numerics.canonical = true sums whole experts, which parallelism.expert_tensor_parallel_degree "
-            "= %lld cuts; nearest: 1",
-            (long long)m->etp);
 
     if (m->ep == 1)
         return TITAN_OK;
@@ -338,51 +327,16 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
 
 /* --- parts that go round ------------------------------------------------------------------------------------------ */
 
-/* What parts of layers that go round do not go with, whatever the number of workers. */
+/* What parts of layers that go round need of the number of workers. */
 static titan_status check_rotation(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     const struct model_dims *const d = &r->model.dims;
     const struct {
-        bool there;
-        const char *with, *reason;
-    } conflicts[] = {
-        {m->tp > 1, "parallelism.tensor_parallel_degree > 1", "both cut the same matrices by heads and columns"},
-        {m->pp > 1, "parallelism.pipeline_parallel_degree > 1",
-         "a gradient goes round behind its microbatch's backward"},
-        {r->numerics.canonical, "numerics.canonical = true", "each worker adds the parts in another order"},
-        {r->model.float8 || r->model.mxfp8 || r->model.switchback, "model.converters",
-         "scales are of whole matrices, and a part is none"},
-        {strcmp(r->optimizer.state_dtype, "int8") == 0, "optimizer.state_dtype = \"int8\"",
-         "blocks of codes are not the same in other parts"},
-        {optimizer_of_matrices(r)->rule == RULE_DIRECTION, "an optimizer of whole matrices",
-         "matrices go to their owners by ranges, not by parts"},
-        {strcmp(r->parallelism.fsdp_reduce, "step") == 0, "parallelism.fsdp_reduce = \"step\"",
-         "no worker keeps the whole gradient of a layer"},
-        {strcmp(r->parallelism.fsdp_reduce_codec, "none") != 0, "parallelism.fsdp_reduce_codec",
-         "no worker has the whole gradient of a layer to code"},
-        {strcmp(r->parallelism.fsdp_gather_codec, "none") != 0, "parallelism.fsdp_gather_codec",
-         "layers are not gathered"},
-        {strcmp(r->parallelism.replicate_method, "all_reduce") != 0, "parallelism.replicate_method",
-         "what replicas send is of ranges, not of parts"},
-        {d->n_experts > 0 || d->mtp_layers > 0 || d->kv_lora_rank > 0,
-         "experts, multi-token prediction or latent attention", "parts are those of dense Llama 3 layers"},
-        {d->qkv_bias || d->output_bias || d->mlp_bias || d->attention_sinks || d->qk_norm || d->output_norms ||
-             d->no_input_norms,
-         "biases, attention sinks, or other norms than the two of Llama 3", "parts are those of dense Llama 3 layers"},
-    };
-
-    if (!m->rotate)
-        return TITAN_OK;
-    for (size_t i = 0; i < ARRAY_SIZE(conflicts); i++)
-        if (conflicts[i].there)
-            return titan_fail(err, TITAN_EINVAL, "parallelism.rotate = \"%s\" does not go with %s: %s",
-                              r->parallelism.rotate, conflicts[i].with, conflicts[i].reason);
-
-    /* What depends on the number of workers. */
-    const struct {
         const char *name;
         int64_t value;
     } cut[] = {{"model.n_heads", d->n_heads}, {"model.n_kv_heads", d->n_kv_heads}, {"model.ffn_hidden", d->ffn_hidden}};
+    if (!m->rotate)
+        return TITAN_OK;
     for (size_t i = 0; i < ARRAY_SIZE(cut); i++)
         if (cut[i].value % m->dp_shard != 0)
             return titan_fail(err, TITAN_EINVAL,
@@ -427,6 +381,7 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
                           (long long)world, (long long)least, (long long)most, (long long)n);
     }
     TRY(recipe_mesh(r, world, &m, err));
+    TRY(recipe_check_conflicts(r, err));
 
     int64_t value, unused, nearest = m.tp;
     const char *obstacle = tensor_obstacle(r, m.tp, &value);

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/optimizer_conflicts.h"
 #include "base/optimizers.h"
 #include "base/recipe.h"
+#include "base/recipe_conflicts.h"
 #include "base/recipe_keys.h"
 
 #define GLOBAL_BATCH_MAX (INT64_C(1) << 28) /* the limit in the table of keys */
@@ -234,7 +234,6 @@ static titan_status check_traits(const struct model_dims *d, struct titan_error 
 static titan_status check_dims(const struct recipe *r, struct titan_error *err)
 {
     const struct model_dims *d = &r->model.dims;
-    int stages;
     bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
     bool dynamic = strcmp(d->rope_scaling, "dynamic") == 0;
     if (strcmp(d->rope_scaling, "linear") == 0 && d->rope_factor < 1)
@@ -274,8 +273,6 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
         return titan_fail(err, TITAN_EINVAL, "model.mtp_layers = %lld does not go with %s", (long long)d->mtp_layers,
                           key);
 
-    if (d->mtp_layers > 0)
-        TRY(recipe_stages(r, &stages, err)); /* the pipeline must have one stage */
     if (strcmp(d->rope_scaling, "longrope") == 0) {
         const struct {
             const char *key;
@@ -488,7 +485,6 @@ static titan_status check_outputs(const struct recipe *r, struct titan_error *er
     return TITAN_OK;
 }
 
-/* Checks words that need other keys. */
 /* GaLore's rank fits the narrowest matrix of a layer. */
 static titan_status check_rank(const struct recipe *r, struct titan_error *err)
 {
@@ -526,113 +522,6 @@ static titan_status check_rank(const struct recipe *r, struct titan_error *err)
                       (long long)r->optimizer.galore.rank, (long long)side, name, (long long)side);
 }
 
-/* What does not go with replicas that send each other parts of their directions. */
-static titan_status check_parts(const struct recipe *r, struct titan_error *err)
-{
-    const char *const method = r->parallelism.replicate_method;
-    const int64_t values = r->parallelism.replicate_values;
-    const bool placed = strcmp(method, "random") == 0 || strcmp(method, "striding") == 0;
-    const struct optimizer *const matrices = optimizer_of_matrices(r);
-    const bool whole = matrices->rule == RULE_DIRECTION;
-    const struct {
-        bool there;
-        const char *with, *reason;
-    } conflicts[] = {
-        {r->parallelism.data_parallel_replicate_degree <= 1, "parallelism.data_parallel_replicate_degree = 1",
-         "there is nobody to send to"},
-        {placed && (values & (values - 1)) != 0, "this parallelism.replicate_values",
-         "the 64 weights are shared out evenly: use a power of two"},
-        {whole || optimizer_needs_sums(r), whole || matrices->sums ? matrices->name : optimizer_of_rest(r)->name,
-         "its directions are of the gradient of all replicas: use optimizer.name = \"SGD\""},
-        {recipe_moment_bytes(r) != 4 || recipe_master_bytes(r) != 4, "state or masters in bfloat16 or int8",
-         "the residual is a state, and loses too much"},
-        {r->numerics.canonical, "numerics.canonical = true", "results depend on the number of replicas"},
-        {r->training.enable_cpu_offload, "training.enable_cpu_offload = true",
-         "the residual is read before the commit point, and is not in host memory"},
-        {strcmp(r->fault_tolerance.redundancy, "buddy") == 0, "fault_tolerance.redundancy = \"buddy\"",
-         "replicas are the copies: use \"auto\" or \"replica\""},
-    };
-
-    for (size_t i = 0; i < ARRAY_SIZE(conflicts); i++)
-        if (conflicts[i].there)
-            return titan_fail(err, TITAN_EINVAL, "parallelism.replicate_method = \"%s\" does not go with %s: %s",
-                              method, conflicts[i].with, conflicts[i].reason);
-    return TITAN_OK;
-}
-
-static titan_status check_words(const struct recipe *r, struct titan_error *err)
-{
-    const char *option = r->activation_checkpoint.selective_ac_option, *recipe = r->float8.recipe_name;
-    const char *number = strncmp(option, "op:", 3) == 0 ? option + 3 : option;
-    if (strcmp(option, "op") != 0 && (strspn(number, "0123456789") != strlen(number) || atoi(number) <= 0))
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0",
-            option);
-    const struct {
-        const char *name;
-        bool on;
-    } methods[] = {{"float8", r->model.float8}, {"mxfp8", r->model.mxfp8}, {"switchback", r->model.switchback}};
-    const char *first = NULL;
-    for (size_t i = 0; i < ARRAY_SIZE(methods); i++) {
-        if (first && methods[i].on)
-            return titan_fail(
-                err, TITAN_EINVAL,
-                "model.%s and model.%s are both true, or model.converters lists both: a linear layer is in one of them",
-                first, methods[i].name);
-        first = methods[i].on ? methods[i].name : first;
-    }
-    /* A code with a scale per row or column fits only one of a weight's two products. */
-    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(recipe, "tensorwise") != 0 &&
-        strcmp(recipe, "scalify") != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\" or "
-                          "\"scalify\", not \"%s\"",
-                          recipe);
-    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather &&
-        strcmp(r->parallelism.fsdp_gather_codec, "none") != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.fsdp_gather_codec = \"%s\" and float8.enable_fsdp_float8_all_gather: a gathered "
-                          "weight has one code; leave one of the two out",
-                          r->parallelism.fsdp_gather_codec);
-    /* torchao has measured no bounds for this recipe. */
-    if (r->model.float8 && strcmp(recipe, "rowwise_with_gw_hp") == 0 &&
-        recipe_filters_float8(r, "auto_filter_small_kn"))
-        return titan_fail(err, TITAN_EINVAL,
-                          "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
-                          "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
-    const char *codec = r->parallelism.fsdp_reduce_codec;
-    if (r->numerics.canonical && codec_find(codec) != CODEC_NONE && codec_find(codec) != CODEC_F32)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "parallelism.fsdp_reduce_codec = \"%s\" does not go with numerics.canonical = true: what codes "
-            "lose depends on the number of workers; use \"f32\" or \"none\"",
-            codec);
-    if (codec_find(codec) != CODEC_NONE && strcmp(r->parallelism.fsdp_reduce, "microbatch") == 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.fsdp_reduce_codec = \"%s\" does not go with parallelism.fsdp_reduce = "
-                          "\"microbatch\": gradients are coded once a step",
-                          codec);
-    if (strcmp(r->parallelism.fsdp_reduce_rounding, "stochastic") == 0 && !codec_row(codec_find(codec))->stochastic)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.fsdp_reduce_rounding = \"stochastic\" needs parallelism.fsdp_reduce_codec = "
-                          "\"int8\" or \"int4\", not \"%s\"",
-                          codec);
-    if (strcmp(r->parallelism.fsdp_reduce_scale, "tensor") == 0 && !codec_row(codec_find(codec))->scaled)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.fsdp_reduce_scale = \"tensor\" needs a codec of 4 or 8 bits in "
-                          "parallelism.fsdp_reduce_codec, not \"%s\"",
-                          codec);
-    if (optimizer_keeps_residual(r))
-        TRY(check_parts(r, err));
-    if (strcmp(r->fault_tolerance.redundancy, "replica") == 0 && r->parallelism.data_parallel_replicate_degree <= 1)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or "
-            "more: use \"buddy\" where there are no replicas");
-    return TITAN_OK;
-}
-
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
     TRY(resolve_model(r, err));
@@ -657,8 +546,14 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
                           "training.loss_chunks = %lld is more than the %lld tokens a microbatch has on a worker; "
                           "nearest: %lld",
                           (long long)r->training.loss_chunks, (long long)tokens, (long long)tokens);
-    TRY(check_words(r, err));
-    TRY(optimizer_check(r, err));
+    const char *const option = r->activation_checkpoint.selective_ac_option;
+    const char *const number = strncmp(option, "op:", 3) == 0 ? option + 3 : option;
+    if (strcmp(option, "op") != 0 && (strspn(number, "0123456789") != strlen(number) || atoi(number) <= 0))
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0",
+            option);
+    TRY(recipe_check_conflicts(r, err));
     TRY(check_rank(r, err));
     TRY(check_checkpoint(r, err));
     if (strcmp(r->nccl.cta_policy, "zero") == 0 && !r->nccl.windows)

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/moment_codes.h"
 #include "base/optimizers.h"
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
@@ -180,21 +179,9 @@ double recipe_expert_capacity(const struct recipe *r)
     return strcmp(r->moe.overflow, "drop") == 0 ? r->moe.capacity_factor : 0;
 }
 
-int recipe_master_bytes(const struct recipe *r)
-{
-    return strcmp(r->training.dtype, "bfloat16") == 0 ? 2 : 4;
-}
-
 enum codec recipe_reduce_codec(const struct recipe *r)
 {
     return r->numerics.canonical ? CODEC_NONE : codec_find(r->parallelism.fsdp_reduce_codec);
-}
-
-double recipe_moment_bytes(const struct recipe *r)
-{
-    if (strcmp(r->optimizer.state_dtype, "int8") == 0)
-        return (double)sizeof(struct moment_block) / MOMENT_BLOCK;
-    return recipe_master_bytes(r) == 2 || strcmp(r->optimizer.state_dtype, "bfloat16") == 0 ? 2 : 4;
 }
 
 /* An upper estimate, in bytes, for the fullest rank. The rank has P parameters in its share. Its state is sharded over

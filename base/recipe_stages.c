@@ -122,10 +122,6 @@ titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error 
         *ret = 1;
         return TITAN_OK;
     }
-    if (r->model.dims.mtp_layers > 0) /* modules need the embedding and the output of the last stage on one rank */
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.mtp_layers = %lld does not go with parallelism.pipeline_parallel_degree above 1",
-                          (long long)r->model.dims.mtp_layers);
     if (*split) {
         stages = recipe_split_points(split, points, RECIPE_STAGES_MAX) + 1;
         key = "parallelism.pipeline_parallel_split_points";

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/recipe_conflicts.h"
 #include "base/version.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
@@ -154,6 +155,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (args_has(args, "man")) {
         help_man(&text);
+    } else if (args_has(args, "conflicts")) {
+        for (int i = 0; i < recipe_conflicts_count; i++)
+            buf_printf(&text, "%s, not with %s: %s\n", recipe_conflicts[i].setting, recipe_conflicts[i].with,
+                       recipe_conflicts[i].reason);
     } else if (args->n == 0) {
         help_overview(&text);
     } else {
@@ -172,7 +177,10 @@ const struct command command_help = {
     .arguments = "[COMMAND]",
     .max_args = 1,
     .word = WORD_COMMAND,
-    .options = (const struct option_spec[]){{"man", 0, NULL, "the manual page, as roff", WORD_NONE}, {NULL}},
+    .options = (const struct option_spec[]){{"man", 0, NULL, "the manual page, as roff", WORD_NONE},
+                                            {"conflicts", 0, NULL,
+                                             "settings of run files that do not go together, and why", WORD_NONE},
+                                            {NULL}},
     .examples = (const struct example[]){{"titanctl help submit", "options and examples of submit"},
                                          {"titanctl help --man | man -l -", "read the manual without installing it"},
                                          {NULL}},

@@ -7,11 +7,12 @@ STEP_PICTURE := recipes/llama3_8b.toml --world 8 --device h100 --set model.n_lay
 	--set parallelism.pipeline_parallel_microbatch_size=1 --set parallelism.pipeline_parallel_schedule=ZBVZeroBubble \
 	--set job.description="One step: pp 2 x dp_shard 2 x tp 2, ZBVZeroBubble, 4 microbatches"
 .PHONY: docs
-docs: $(BUILD)/tests/recipe-reference $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl ## write docs/recipes.md, docs/published.md, a table of docs/gpu.md, docs/step.svg, docs/man/titanctl.1
+docs: $(BUILD)/tests/recipe-reference $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl ## write docs/recipes.md, docs/published.md, tables of docs/gpu.md and docs/methods.md, docs/step.svg, docs/man/titanctl.1
 	@mkdir -p docs
 	$(call say,DOCS,docs/recipes.md)$< >docs/recipes.md
 	$(call say,DOCS,docs/published.md)$(PYTHON) tests/docs/published.py $(BUILD)/bin/titan-worker recipes >docs/published.md
 	$(call say,DOCS,docs/gpu.md)$(PYTHON) tests/docs/gpu_operations.py $(BUILD)/bin/titan-worker
+	$(call say,DOCS,docs/methods.md)$(PYTHON) tests/docs/conflicts.py $(BUILD)/bin/titanctl
 	$(call say,DOCS,docs/step.svg)$(BUILD)/bin/titan-worker plan $(STEP_PICTURE) --picture docs/step.svg >/dev/null
 	$(call say,DOCS,docs/man/titanctl.1)$(BUILD)/bin/titanctl help --man >docs/man/titanctl.1
 $(BUILD)/tests/recipe-reference: $(call obj,tests/docs/recipe_reference.c) $(lib_base)

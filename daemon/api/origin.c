@@ -11,7 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/folder_owner.h"
-#include "base/optimizer_conflicts.h"
+#include "base/recipe_conflicts.h"
 #include "daemon/common/job_files.h"
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
@@ -244,7 +244,7 @@ titan_status origin_check(const struct origin *o, const struct recipe *r, struct
 {
     _cleanup_(buf_free) struct buf keys = BUF_INIT;
     if (!o->resumed && (!o->recipe || r->checkpoint.initial_load_model_only || recipe_excludes(r, "optimizer") ||
-                        optimizer_continues(r, o->recipe, &keys)))
+                        recipe_continues_state(r, o->recipe, &keys)))
         return TITAN_OK;
     if (!o->resumed) {
         (void)titan_fail(err, TITAN_ECONFLICT, "job %" PRIu64 " has another optimizer's state%s%s", o->job_id,

@@ -1,43 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/methods.md has the rows of base/optimizer_conflicts.c, what optimizers do not go together with, and a document without one is found."""
-import re
+"""docs/methods.md has the program's table of settings that do not go together, and a document without a row is found."""
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import SOURCE, tap  # noqa: E402
+from conflicts import PAGE, page_with, rows, table  # noqa: E402
+from titan import BIN, tap  # noqa: E402
 
-TABLE, DOCUMENT = SOURCE / "base/optimizer_conflicts.c", SOURCE / "docs/methods.md"
-HEAD = "| Optimizer | Not with | Why |\n|---|---|---|\n"
-
-
-def rows():
-    """[(optimizers, with, reason)] of the source."""
-    body = re.search(r"optimizer_conflicts\[\] = \{(.*?)\n\};", TABLE.read_text(), re.S)[1]
-    text = r'"((?:[^"\\]|\\.)*)"'
-    found = [[re.findall(text, m[0]) for m in re.finditer(rf"{text}(?:\s*{text})*", row)] for row in re.findall(r"\{([^{}]*)\}", body)]
-    return [tuple("".join(parts).replace('\\"', '"') for parts in row) for row in found]
-
-
-def told(document):
-    """[(optimizers, with, reason)] of the document, without its marks."""
-    table = document.split(HEAD, 1)[1].split("\n\n", 1)[0]
-    return [tuple(cell.strip().replace("`", "") for cell in line.strip("| ").split("|")) for line in table.splitlines()]
+TITANCTL = BIN / "titanctl"
 
 
 def document_has_the_rows():
-    """the same rows in the same order"""
-    assert len(rows()) >= 4 and all(len(r) == 3 for r in rows()), rows()
-    assert told(DOCUMENT.read_text()) == rows(), (told(DOCUMENT.read_text()), rows())
+    """the same rows in the same order: make docs"""
+    page = PAGE.read_text()
+    assert len(rows(TITANCTL)) >= 30
+    assert page_with(page, TITANCTL) == page, "docs/methods.md: the table of conflicts is out of date; make docs"
 
 
 def missing_row_is_found():
     """a document that lacks a row, or has another reason, is not the table"""
-    text = DOCUMENT.read_text()
-    first = text.split(HEAD, 1)[1].split("\n", 1)[0]
-    assert told(text.replace(first + "\n", "")) != rows()
-    assert told(text.replace(rows()[0][2], "so it is")) != rows()
+    page, row = PAGE.read_text(), table(TITANCTL).splitlines()[2]
+    assert row in page
+    for other in (page.replace(row + "\n", ""), page.replace(row, row.replace("linear layer", "layer"))):
+        assert other != page and page_with(other, TITANCTL) == page
 
 
 tap(document_has_the_rows, missing_row_is_found)

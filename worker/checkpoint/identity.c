@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/learning_rate.h"
-#include "base/optimizer_conflicts.h"
+#include "base/recipe_conflicts.h"
 #include "worker/checkpoint/checkpoint.h"
 
 /* Compares the new run (here) with the run that wrote the checkpoint (there). */
@@ -124,7 +124,7 @@ titan_status identity_compare(const struct identity_check *check, const struct c
         else if (keys.len > 0)
             buf_printf(&c.notes, "the model's numbers are others: %s: accepted\n", keys.data);
         buf_clear(&keys);
-        mixed = check->moments && !optimizer_continues(c.here, c.there, &keys);
+        mixed = check->moments && !recipe_continues_state(c.here, c.there, &keys);
         if (mixed)
             add_fault(&c, keys.data);
     }

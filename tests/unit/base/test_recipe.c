@@ -498,16 +498,18 @@ static void test_resolve(void **state)
 {
     (void)state;
     resolve_fails("[model]\nfloat8 = true\n[float8]\nrecipe_name = \"rowwise\"\nenable_fsdp_float8_all_gather = true\n",
-                  "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\" or \"scalify\", not "
-                  "\"rowwise\"");
+                  "float8.enable_fsdp_float8_all_gather = true with model.float8 = true does not go with "
+                  "float8.recipe_name = \"rowwise\": a scale per row or column fits one of a weight's two products: "
+                  "use \"tensorwise\" or \"scalify\"");
     resolve_fails("[model]\nfloat8 = true\n[float8]\nrecipe_name = \"rowwise_with_gw_hp\"\nfilter_fqns = "
                   "[\"auto_filter_small_kn\"]\n",
-                  "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
-                  "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
+                  "float8.recipe_name = \"rowwise_with_gw_hp\" with model.float8 = true does not go with "
+                  "float8.filter_fqns = [\"auto_filter_small_kn\"]: its bounds are not known for this recipe: name the "
+                  "layers, or use \"rowwise\"");
     resolve_fails(
         "[model]\nconverters = [\"float8\", \"quantize.linear.mx\"]\n",
-        "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is in one "
-        "of them");
+        "model.float8 = true does not go with model.mxfp8 = true: a linear layer is in one of them: leave one out of "
+        "model.converters");
     resolve_fails("[nccl]\ncta_policy = \"zero\"\n",
                   "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
     static const char *const no_ranks[] = {"x", "0x", "0,", "1-", "3-2", "0,4-7x", "0,,1", "-1"};
@@ -559,18 +561,18 @@ static void test_resolve(void **state)
     resolve_fails("[optimizer]\nname = \"Muon\"\nrest = \"Muon\"\n",
                   "optimizer.rest = \"Muon\" does not go with embedding, head, norms, biases and routers: it updates "
                   "matrices of layers alone: name it in optimizer.name");
-    resolve_fails(
-        "[optimizer]\nstate_rounding = \"stochastic\"\n",
-        "optimizer.name = \"AdamW\" does not go with optimizer.state_rounding = \"stochastic\" without moments in "
-        "bfloat16: no others are rounded at random: set optimizer.state_dtype = \"bfloat16\"");
-    resolve_fails(
-        "[optimizer]\nstate_dtype = \"int8\"\nstate_rounding = \"stochastic\"\n",
-        "optimizer.name = \"AdamW\" does not go with optimizer.state_rounding = \"stochastic\" without moments in "
-        "bfloat16: no others are rounded at random: set optimizer.state_dtype = \"bfloat16\"");
+    resolve_fails("[optimizer]\nstate_rounding = \"stochastic\"\n",
+                  "optimizer.state_rounding = \"stochastic\" does not go with moments in float32 or int8: no others "
+                  "than bfloat16 "
+                  "are rounded at random: set optimizer.state_dtype = \"bfloat16\"");
+    resolve_fails("[optimizer]\nstate_dtype = \"int8\"\nstate_rounding = \"stochastic\"\n",
+                  "optimizer.state_rounding = \"stochastic\" does not go with moments in float32 or int8: no others "
+                  "than bfloat16 "
+                  "are rounded at random: set optimizer.state_dtype = \"bfloat16\"");
     resolve_fails(
         "[fault_tolerance]\nredundancy = \"replica\"\n",
-        "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or more: "
-        "use \"buddy\" where there are no replicas");
+        "fault_tolerance.redundancy = \"replica\" does not go with parallelism.data_parallel_replicate_degree = 1: "
+        "there are no replicas: use \"buddy\", or 2 replicas or more");
     resolve_fails("[parallelism]\ntensor_parallel_degree = 1048576\ncontext_parallel_degree = 1048576\n",
                   "the degrees of parallelism multiply to more than 1048576 workers");
     resolve_fails(

@@ -160,10 +160,6 @@ static void test_refused(void **state)
          "context_parallel_degree x tensor_parallel_degree = 3; nearest: 1"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\nexpert_parallel_degree = 4\n[elastic]\nmax_workers = 6\n",
          "parallelism.expert_parallel_degree = 4 does not divide dp_shard * cp * tp = 6 * 1 * 1; nearest: 2"},
-        {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 4\nexpert_tensor_parallel_degree = "
-         "2\n"
-         "[elastic]\nmax_workers = 4\n",
-         "parallelism.expert_tensor_parallel_degree = 2 is neither 1 nor tensor_parallel_degree = 4"},
         {"[parallelism]\ntensor_parallel_degree = 2\nexpert_tensor_parallel_degree = 2\n[elastic]\nmax_workers = 2\n",
          "parallelism.expert_tensor_parallel_degree = 2: model.flavor = \"debugmodel\" of llama3 has no experts; "
          "nearest: 1"},
@@ -171,11 +167,6 @@ static void test_refused(void **state)
          "0\n[parallelism]\ntensor_parallel_degree = 2\n"
          "expert_tensor_parallel_degree = 2\n[elastic]\nmax_workers = 2\n",
          "parallelism.expert_tensor_parallel_degree = 2 does not divide model.moe_hidden = 129; nearest: 1"},
-        {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 2\nexpert_tensor_parallel_degree = "
-         "2\n"
-         "[elastic]\nmax_workers = 2\n[numerics]\ncanonical = true\n",
-         "numerics.canonical = true sums whole experts, which parallelism.expert_tensor_parallel_degree = 2 cuts; "
-         "nearest: 1"},
         {"[model]\nname = \"llama3_moe\"\n[parallelism]\ntensor_parallel_degree = 2\nexpert_tensor_parallel_degree = "
          "2\n"
          "expert_parallel_degree = 4\n[elastic]\nmax_workers = 4\n",

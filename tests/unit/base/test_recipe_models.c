@@ -269,7 +269,7 @@ static void test_traits(void **state)
         {"llama3", "model.mtp_layers=1 model.logits_scaling=8",
          "model.mtp_layers = 1 does not go with model.logits_scaling"},
         {"deepseek_v3", "model.mtp_layers=1 parallelism.pipeline_parallel_degree=2",
-         "model.mtp_layers = 1 does not go with parallelism.pipeline_parallel_degree above 1"},
+         "model.mtp_layers = 1 does not go with parallelism.pipeline_parallel_degree = 2"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct recipe r = model(cases[i].family, "tiny");
