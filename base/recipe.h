@@ -190,6 +190,7 @@ struct recipe {
         /* What replicas send each other of a step: "all_reduce" the gradients, or parts of their directions ("demo",
          * "random", "striding", "full"), while each keeps the rest in a residual of its own. */
         char replicate_method[16];
+        char replicate_codec[16]; /* codec_names(), of sums over replicas; recipe_replicate_codec() */
         int64_t replicate_values; /* of each 64 that are sent */
         double replicate_beta;    /* decay of the residual */
         bool replicate_sign;
@@ -427,6 +428,8 @@ int recipe_master_bytes(const struct recipe *r);
 double recipe_moment_bytes(const struct recipe *r);
 /* The codec of gradients. CODEC_NONE with numerics.canonical, whose sums travel in fp32. */
 enum codec recipe_reduce_codec(const struct recipe *r);
+/* The codec of what replicas sum. CODEC_NONE with numerics.canonical. */
+enum codec recipe_replicate_codec(const struct recipe *r);
 /* Writes the key table of docs/recipes.md, Markdown. */
 void recipe_print_reference(struct buf *out);
 

@@ -58,6 +58,12 @@ const struct recipe_conflict recipe_conflicts[] = {
      "the residual is read before the commit point, and is not in host memory: use \"all_reduce\""},
     {"parallelism.replicate_method", "fault_tolerance.redundancy = \"buddy\"",
      "replicas are the copies: use \"auto\" or \"replica\""},
+    {"parallelism.replicate_codec other than \"none\" and \"f32\"", "numerics.canonical = true",
+     "what codes lose depends on the number of workers: use \"f32\" or \"none\""},
+    {"parallelism.replicate_codec", "parallelism.data_parallel_replicate_degree = 1",
+     "there is nobody to send to: use \"none\", or 2 replicas or more"},
+    {"parallelism.replicate_codec", "parallelism.replicate_method",
+     "replicas send each other sums, or parts of their directions: leave one of the two out"},
     {"fault_tolerance.redundancy = \"replica\"", "parallelism.data_parallel_replicate_degree = 1",
      "there are no replicas: use \"buddy\", or 2 replicas or more"},
     /* optimizers */

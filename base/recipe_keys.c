@@ -402,6 +402,11 @@ const struct setting recipe_keys[] = {
         "What replicas send each other in a step: the sums of their gradients (\"all_reduce\"), or parts of each "
         "replica's own, while it keeps the rest in a residual (methods.md): the largest of a discrete cosine transform "
         "(\"demo\", FlexDeMo), or weights at random, in turns (\"striding\") or \"full\"."),
+    KEY(parallelism, replicate_codec, STRING, .names = codec_names, .initial = "\"none\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "How replicas sum their gradients. \"none\": in fp32, summed on the way. Others: each replica sends the others "
+        "pieces of its gradient as codes, sums its own piece in fp32, and sends the sum as codes. \"loco\" keeps what "
+        "both codes lose, a byte a parameter of the range and a replica's part more."),
     KEY(parallelism, replicate_values, INT, .min = 1, .max = 64, .initial = "4", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Values of each 64 that replicas send; \"random\" and \"striding\" want a power of two, \"full\" sends all."),
     KEY(parallelism, replicate_beta, REAL, .max = 1, .initial = "0.999", .flags = KEY_TITAN | KEY_NUMBERS, .doc =

@@ -184,6 +184,11 @@ enum codec recipe_reduce_codec(const struct recipe *r)
     return r->numerics.canonical ? CODEC_NONE : codec_find(r->parallelism.fsdp_reduce_codec);
 }
 
+enum codec recipe_replicate_codec(const struct recipe *r)
+{
+    return r->numerics.canonical ? CODEC_NONE : codec_find(r->parallelism.replicate_codec);
+}
+
 /* An upper estimate, in bytes, for the fullest rank. The rank has P parameters in its share. Its state is sharded over
  * W ranks (dp_shard * cp; see share_of). s: bytes per element of compute (2 for bfloat16, otherwise 4). k: bytes of a
  * parameter's master and state (AdamW: 12; 8 or 6.03 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
@@ -192,11 +197,12 @@ enum codec recipe_reduce_codec(const struct recipe *r)
  *                               copy, sharded
  *   gradients    4 P/W          reduced, plus 4 P for every full copy (full_gradients); canonical sums count experts as
  *                               those of all ranks that share them
- *   errors       1.004 P with fsdp_reduce_codec = "loco", of a rank's whole gradient
+ *   errors       1.004 P with fsdp_reduce_codec = "loco", of a rank's whole gradient; with replicate_codec = "loco"
+ *                1.004 (1 + 1/R) P/W, of its range and of a piece of the sum of R replicas
  *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
  *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
  *                               fsdp_reshard_after_forward = "never" all of them; 2 b/8 (U + L) more where they travel
- *                               in b bits
+ *                               in b bits; (b/2 + 4) U/W more with replicate_codec
  *   activations  see activation_bytes
  *   snapshot     k P/W          copy in host memory for writing a checkpoint; not on a GPU
  *   copy         (k + 4) P/W    another worker's masters and state, and its gradients (recipe_keeps_copies); in host
@@ -231,11 +237,19 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     double gradients = 4 * shard + full_gradients(r, microbatches) * 4 * share.gradients;
     if (codec_row(recipe_reduce_codec(r))->error)
         gradients += share.params * (double)codec_error_bytes(CODEC_BUCKET) / CODEC_BUCKET;
+    const enum codec replicas = m.dp_replicate > 1 ? recipe_replicate_codec(r) : CODEC_NONE;
+    if (codec_row(replicas)->error)
+        gradients +=
+            shard * (1 + 1.0 / (double)m.dp_replicate) * (double)codec_error_bytes(CODEC_BUCKET) / CODEC_BUCKET;
     double units = (s + 4) * share.unit + (2 * s + 4) * share.layer + 4 * share.apart;
     if (m.pp > 1 || strcmp(r->parallelism.fsdp_reshard_after_forward, "never") == 0)
         units += s * share.params;
     /* What is gathered and what a rank sends of it, which is no more. */
     units += 2 * weight_bits(weight_codec_find(r->parallelism.fsdp_gather_codec)) / 8.0 * (share.unit + share.layer);
+    /* Codes of a range that are sent and that come, twice, and the range decoded. */
+    if (replicas != CODEC_NONE)
+        units +=
+            (4 * (double)codec_bytes(replicas, CODEC_BUCKET) / CODEC_BUCKET + 4) * share.unit * shard / share.params;
     double snapshot = r->checkpoint.enable && !gpu ? kept * shard : 0;
     double copy = recipe_keeps_copies(r, (int)(ranks * unit), (int)m.dp_replicate) && !gpu ? (kept + 4) * shard : 0;
     double state = (r->training.enable_cpu_offload && gpu ? 0 : kept) + s;

@@ -4,7 +4,7 @@
 
     tests/golden/codecs_reference.py          (needs numpy; the tests only read the file)
 
-"cases" has codes and sums of values, "steps" has five steps of LoCo with its error. fp32 values and codes are the bytes in memory, in hex.
+"cases" has codes and sums of values, "steps" has five steps of LoCo with its error, "replica_steps" what three replicas have of their sum. fp32 values and codes are the bytes in memory, in hex.
 
 Codes of e4m3 are found among the type's values, and random words are Philox's, written out here. LoCo's identity, sum of decoded = sum of
 values - (last error - first error) / (1 - a), is checked in fp64, where no error is rounded."""
@@ -182,6 +182,41 @@ def check_identity(rng):
         assert np.abs(sent - values + (e - first) / (1 - decay)).max() < 1e-12
 
 
+def replicas_sum(codec, x, own, second, decay):
+    """What all replicas have of x (replicas, values): each codes its values, a piece for each; pieces are summed in the replicas' order, and coded
+    again. own (of replica and piece) and second (of piece): LoCo's errors, which are replaced."""
+    count, n = len(x), len(x[0]) // len(x)
+    whole = []
+    for p in range(count):
+        sent = b""
+        for r in range(count):
+            piece = x[r][p * n:(p + 1) * n]
+            if codec == "loco":
+                data, _, *own[r, p] = loco(piece, *own[r, p], decay)
+            else:
+                data = encode(codec, piece)[0]
+            sent += data
+        total = sum_of(codec, sent, n, count)
+        if codec == "loco":
+            data, _, *second[p] = loco(total, *second[p], decay)
+        else:
+            data = encode(codec, total)[0]
+        whole.append(sum_of(codec, data, n, 1))
+    return np.concatenate(whole)
+
+
+def replicas_steps(rng, count, n, decay):
+    """Three steps of each codec."""
+    out = []
+    for codec in ("f32", "bf16", "fp8", "int8", "int4", "loco"):
+        own = {(r, p): (np.zeros(-(-n // BUCKET), F32), np.zeros(n, np.int8)) for r in range(count) for p in range(count)}
+        second = [(np.zeros(-(-n // BUCKET), F32), np.zeros(n, np.int8)) for _ in range(count)]
+        for _ in range(3 if codec == "loco" else 1):
+            x = (rng.standard_normal((count, count * n)) * 10.0 ** rng.uniform(-3, 0, (count, count * n))).astype(F32)
+            out.append({"replicas": codec, "values": hexed(x), "sum": hexed(replicas_sum(codec, x, own, second, decay))})
+    return out
+
+
 def hexed(data):
     return (data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()).hex()
 
@@ -219,8 +254,9 @@ def main():
         steps.append({"values": hexed(x), "codes": hexed(data), "sum": hexed(sum_of("loco", data, n, pieces)),
                       "error": hexed(b"".join(to16(s.tobytes()) + to16(c.tobytes()) for s, c in errors))})
     file = {"made_by": "tests/golden/codecs_reference.py", "n": n, "pieces": pieces, "key": list(key), "step": step, "decay": decay,
+            "replica_n": 132, "replica_steps": replicas_steps(rng, 3, 132, decay),
             "values": {"spread": hexed(spread), "ties": hexed(ties), "odd": hexed(odd)}, "cases": cases, "steps": steps}
-    lines = json.dumps(file, separators=(",", ":")).replace('{"codec"', '\n{"codec"').replace('{"values":"', '\n{"values":"')
+    lines = json.dumps(file, separators=(",", ":")).replace('{"codec"', '\n{"codec"').replace('{"values":"', '\n{"values":"').replace('{"replicas"', '\n{"replicas"')
     Path(__file__).with_name("codecs.json").write_text(lines + "\n")
 
 

@@ -25,7 +25,7 @@ static void must(titan_status status, const struct titan_error *err)
 
 /* --- a device and its memory -------------------------------------------------------------------------------------- */
 
-#define BLOCKS 16
+#define BLOCKS 32
 
 /* Memory of the device is copied in and out, whatever it is. */
 struct bench {
@@ -221,6 +221,66 @@ static void test_numpy(void **state)
     }
     bench_close(&b);
     assert_true(cases >= 17 && steps == 5);
+    json_free(file);
+}
+
+/* What replicas have of their sum: each codes its range, in a piece for each; pieces are summed, and coded again. */
+static void test_replicas(void **state)
+{
+    enum { REPLICAS = 3 };
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    static float x[8192], want[4096], got[4096];
+    struct titan_error err = {0};
+    struct json *file = NULL;
+    int steps = 0;
+
+    (void)state;
+    must(file_read(TITAN_SOURCE_DIR "/tests/golden/codecs.json", 4 << 20, &text, &err), &err);
+    must(json_parse(text.data, text.len, &file, &err), &err);
+    const int64_t n = json_int(file, "replica_n", 0);
+    const size_t range = (size_t)(REPLICAS * n) * sizeof *x;
+    struct bench b = {0};
+    struct wire own[REPLICAS], second[REPLICAS];
+    enum codec of = CODEC_NONE;
+    uint8_t *received = NULL;
+    for (const struct json *s = json_get(file, "replica_steps")->first; s; s = s->next, steps++) {
+        const enum codec codec = codec_find(json_string(s, "replicas", ""));
+        if (codec != of) { /* with errors of zero */
+            if (of != CODEC_NONE)
+                bench_close(&b);
+            b = bench_open(1);
+            for (int r = 0; r < REPLICAS; r++) {
+                own[r] = wire_of(&b, codec, REPLICAS, n);
+                second[r] = wire_of(&b, codec, 1, n);
+                own[r].e.decay = second[r].e.decay = codec == CODEC_LOCO ? (float)json_real(file, "decay", 0) : 0;
+            }
+            received = memory(&b, (size_t)(REPLICAS * own[0].at.bytes));
+            of = codec;
+        }
+        assert_int_equal(read_hex(s, "values", x, sizeof x), REPLICAS * range);
+        assert_int_equal(read_hex(s, "sum", want, sizeof want), range);
+        for (int r = 0; r < REPLICAS; r++) {
+            copy(&b, own[r].x, x + (int64_t)r * REPLICAS * n, range);
+            must(b.d.ops->encode(b.s, &own[r].e), &err);
+        }
+        for (int p = 0; p < REPLICAS; p++) {
+            for (int r = 0; r < REPLICAS; r++)
+                copy(&b, received + r * own[r].at.bytes, own[r].e.codes + p * own[r].at.bytes, (size_t)own[r].at.bytes);
+            struct decode_sum_args sum = own[p].d;
+            sum.codes = received;
+            sum.out = second[p].x;
+            must(b.d.ops->decode_sum(b.s, &sum), &err);
+            must(b.d.ops->encode(b.s, &second[p].e), &err);
+            must(b.d.ops->decode_sum(b.s, &second[p].d), &err);
+            copy(&b, got + p * n, second[p].d.out, (size_t)n * sizeof *got);
+        }
+        for (int64_t i = 0; i < REPLICAS * n; i++)
+            if (memcmp(want + i, got + i, sizeof *got) != 0)
+                fail_msg("%s: value %lld is %a, should be %a", codec_row(codec)->name, (long long)i, (double)got[i],
+                         (double)want[i]);
+    }
+    bench_close(&b);
+    assert_int_equal(steps, 8);
     json_free(file);
 }
 
@@ -500,6 +560,7 @@ int main(void)
     const char *const seed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numpy),
+        cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_loco_conserves),
         cmocka_unit_test(test_constant_gradient),
         cmocka_unit_test(test_f32_is_the_plain_sum),

@@ -62,14 +62,14 @@ void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
     snprintf(ret, room,
              "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d "
-             "modules%d%s%s%s%s%s%s%s%s%s%s%s%s %s",
+             "modules%d%s%s%s%s%s%s%s%s%s%s%s%s %s replicas %s",
              c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
              c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
              c->rotate ? c->in_place ? " in place" : " rotate" : "", c->masked ? " masked" : "", c->ring ? " ring" : "",
              c->offload ? " offload" : "", c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "",
              c->tied ? " tied" : "", c->tensor_sums ? " tensor sums " : " ", c->optimizer ? c->optimizer : "",
              c->replicate ? " " : "", c->replicate ? c->replicate : "",
-             c->codec != CODEC_NONE ? codec_row(c->codec)->name : "");
+             c->codec != CODEC_NONE ? codec_row(c->codec)->name : "", codec_row(c->replicate_codec)->name);
 }
 
 static titan_status open_schedule(const struct programs_case *c, int share, struct programs *p, struct titan_error *err)
@@ -106,7 +106,8 @@ static titan_status open_layout(const struct programs_case *c, const struct mesh
                                  .first_layer = first,
                                  .kinds = c->optimizer || c->replicate ? optimizer_kinds(&p->recipe) : adamw_kinds(),
                                  .recipe = &p->recipe,
-                                 .canonical = c->canonical},
+                                 .canonical = c->canonical,
+                                 .cuts = c->replicate_codec != CODEC_NONE ? c->dp_replicate : 1},
         &p->layout, err);
 }
 
@@ -160,6 +161,7 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
                                         .tensor_sums = c->tensor_sums,
                                         .parts = parts_of_recipe(&p->recipe),
                                         .codec = c->codec,
+                                        .replicate_codec = c->replicate_codec,
                                         .tensor_scales = c->tensor_scales,
                                         .error_decay = 0.8f,
                                         .whole = c->optimizer ? &p->recipe : NULL,

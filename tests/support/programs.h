@@ -26,12 +26,13 @@ struct programs_case {
     int prefetch;
     int keep_products; /* as of build_options */
     bool canonical, masked, ring, offload, forward_only, fuse;
-    bool rotate, in_place; /* parts of layers go round dp_shard */
-    bool tensor_sums;      /* with a direction section */
-    const char *replicate; /* parallelism.replicate_method; NULL: none */
-    enum codec codec;      /* of gradients */
-    bool tensor_scales;    /* of its codes */
-    const char *optimizer; /* of matrices, whose owners keep the state; NULL: AdamW */
+    bool rotate, in_place;      /* parts of layers go round dp_shard */
+    bool tensor_sums;           /* with a direction section */
+    const char *replicate;      /* parallelism.replicate_method; NULL: none */
+    enum codec codec;           /* of gradients */
+    enum codec replicate_codec; /* of sums over replicas */
+    bool tensor_scales;         /* of its codes */
+    const char *optimizer;      /* of matrices, whose owners keep the state; NULL: AdamW */
     enum weight_codec gather_codec;
 };
 

@@ -152,14 +152,15 @@ static titan_status open_shard(struct epoch *e, int rank, struct train_state **r
 
     titan_assert(!*ret && rank >= 0 && rank < e->view.world);
     TRY(layout_of_recipe(t->recipe, t->model, &e->plan.plan->mesh, &layout, err));
-    const struct state_options options = {.device = &t->device,
-                                          .layout = layout,
-                                          .rank = rank,
-                                          .types = state_types_of_recipe(t->recipe, t->dt),
-                                          .offload = t->recipe->training.enable_cpu_offload,
-                                          .copy = rank != e->view.rank,
-                                          .errors =
-                                              rank == e->view.rank && codec_row(recipe_reduce_codec(t->recipe))->error};
+    const struct state_options options = {
+        .device = &t->device,
+        .layout = layout,
+        .rank = rank,
+        .types = state_types_of_recipe(t->recipe, t->dt),
+        .offload = t->recipe->training.enable_cpu_offload,
+        .copy = rank != e->view.rank,
+        .errors = rank == e->view.rank && codec_row(recipe_reduce_codec(t->recipe))->error,
+        .replica_errors = rank == e->view.rank && codec_row(recipe_replicate_codec(t->recipe))->error};
     const titan_status status = state_open(&options, ret, err);
     if (status != TITAN_OK)
         layout_close(layout);

@@ -594,6 +594,16 @@ static titan_status encode_gradient(const struct call *c, uint8_t *codes, const 
     return c->ops->encode(c->s, &args);
 }
 
+static titan_status decode_pieces(const struct call *c, float *range, const uint8_t *codes)
+{
+    const struct op_decode *const q = &c->p->decode;
+
+    for (int64_t p = 0; p < q->pieces; p++)
+        TRY(c->ops->decode_sum(c->s, ARGS(decode_sum, .out = range + p * q->n, .codes = codes + p * q->bytes,
+                                          .codec = (enum codec)q->codec, .pieces = 1, .n = q->n)));
+    return TITAN_OK;
+}
+
 static int by_place(const void *a, const void *b)
 {
     const int64_t *x = a, *y = b;

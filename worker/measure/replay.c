@@ -72,7 +72,8 @@ static titan_status open_replay(struct replay *r, struct titan_error *err)
                                         .rank = o->rank,
                                         .types = r->plan->build.types,
                                         .offload = o->recipe->training.enable_cpu_offload,
-                                        .errors = codec_row(r->plan->build.codec)->error};
+                                        .errors = codec_row(r->plan->build.codec)->error,
+                                        .replica_errors = codec_row(r->plan->build.replicate_codec)->error};
     const titan_status status = state_open(&state, &r->state, err);
     if (status != TITAN_OK) {
         layout_close(layout);

@@ -787,6 +787,7 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
         *unit = (struct unit_state){.shard = NONE,
                                     .state = NONE,
                                     .error = NONE,
+                                    .replica_error = NONE,
                                     .codes = TENSOR_NONE,
                                     .reduced = TENSOR_NONE,
                                     .received = TENSOR_NONE,
@@ -983,10 +984,15 @@ static titan_status build(struct builder *b, struct titan_error *err)
     }
     for (int u = 0; u < b->model->n_units && !b->opt->forward_only; u++) {
         const size_t error = codec_row(b->opt->codec)->error ? layout_error_bytes(b->layout, u) : 0;
-        if (error == 0 || !unit_adds_here(b, u))
+        const size_t of_replicas =
+            codec_row(b->opt->replicate_codec)->error ? layout_replica_error_bytes(b->layout, u) : 0;
+        if (!unit_adds_here(b, u))
             continue;
         builder_stamp(b, PHASE_REDUCE, u, NONE, NONE);
-        b->units[u].error = emit_buffer(&b->e, BUF_ERROR, "error of codes", error);
+        if (error > 0)
+            b->units[u].error = emit_buffer(&b->e, BUF_ERROR, "error of codes", error);
+        if (of_replicas > 0)
+            b->units[u].replica_error = emit_buffer(&b->e, BUF_REPLICA_ERROR, "error of replicas' codes", of_replicas);
     }
     if (b->layout->owners && b->layout->owners->kept[b->pp_rank] > 0) {
         const size_t owned = moment_bytes(b->opt->types.moment, b->layout->owners->kept[b->pp_rank]);

@@ -18,6 +18,11 @@
  * each rank of the unit's group. The codes go to their ranks (ALL_TO_ALL), and each rank sums what it gets
  * (DECODE_SUM). Units whose group has one rank have none of this, and canonical sums take no codec.
  *
+ * With a codec of replicas, what they sum goes in two phases on their channel. Each replica codes its range of the
+ * unit's gradient, a piece for each replica (ENCODE, ALL_TO_ALL), and sums the pieces that it gets in the replicas'
+ * order (DECODE_SUM). It codes that piece of the sum (ENCODE, ALL_GATHER), and decodes all pieces, its own as well
+ * (DECODE): so all replicas have the same bits. The layout's ranges can be cut so (layout.cuts).
+ *
  * A forward-only program has the forward half, and the agreement at the end, because the statistics carry the losses.
  */
 #ifndef TITAN_WORKER_PLAN_BUILD_H
@@ -75,9 +80,10 @@ struct build_options {
     const enum checkpointing *checkpointing; /* mode of every layer, also in multi-token prediction modules */
     int keep_products;                       /* for CHECKPOINT_OPS; 0: 2 */
     enum codec codec;           /* how gradients travel within the ranks of a unit's group; CODEC_NONE: sums in fp32 */
-    bool stochastic;            /* codes are rounded at random */
-    bool tensor_scales;         /* a scaled codec has one scale for each tensor, not for each bucket */
-    float error_decay;          /* of a codec with errors */
+    enum codec replicate_codec; /* how sums over replicas travel; CODEC_NONE: in fp32 */
+    bool stochastic;            /* codes of `codec` are rounded at random */
+    bool tensor_scales;         /* a scaled `codec` has one scale for each tensor, not for each bucket */
+    float error_decay;          /* of both codecs, where they have errors */
     bool buddies;               /* there are buddies, who get codes in place of a shard (build_forwards) */
     bool split_gate_up;         /* gate and up are separate products, as in a model with a CHECKPOINT_OPS layer */
     bool tensor_sums;           /* a direction section sums over whole tensors (optimizer_needs_sums) */

@@ -21,6 +21,7 @@ enum summing {
 struct unit_state {
     int shard, state;         /* external buffers, or the received shard of a copied table; NONE: another rank's unit */
     int error;                /* external buffer; NONE: codes of the unit's gradient keep no errors */
+    int replica_error;        /* the same of codes between replicas */
     int *grad;                /* [slot]: gradients; only [0] when summing by step; NONE: none yet */
     int parts;                /* experts_parts(): gradient buffers of a slot, with successive ids */
     struct tensor reduced;    /* what norm and update read */

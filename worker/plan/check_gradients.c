@@ -18,6 +18,16 @@ enum done {
     DONE_REPLICATE = 4, /* over replicas */
 };
 
+/* How far a range is on its way to the sum of all replicas, if that goes as codes. */
+enum replica_way {
+    WAY_NONE,    /* a gradient that is not on that way, or is at its end */
+    WAY_PIECES,  /* codes of a piece for each replica */
+    WAY_OWN,     /* codes of this replica's piece, from all */
+    WAY_SUM,     /* their sum */
+    WAY_CODED,   /* codes of it */
+    WAY_GATHERED /* from all replicas */
+};
+
 struct flow {
     int unit;       /* unit of the gradient; NONE: no gradient */
     uint64_t *held; /* bits of microbatches (bit_of); NULL: none */
@@ -30,9 +40,10 @@ struct flow {
     int packed;       /* unit whose shard the buffer holds as codes, to be gathered; NONE: no codes */
     bool measured;    /* scales of codes are made of the gradient: it may not change any more */
     enum codec coded; /* the buffer holds the gradient as codes */
-    int parts;        /* unit of whose direction the buffer holds parts; NONE: no parts */
-    bool gathered;    /* of all replicas */
-    bool heads;       /* the buffer holds the head's part of a tied matrix, from another pp rank */
+    enum replica_way way;
+    int parts;     /* unit of whose direction the buffer holds parts; NONE: no parts */
+    bool gathered; /* of all replicas */
+    bool heads;    /* the buffer holds the head's part of a tied matrix, from another pp rank */
     /* A unit that rotates: number of ranks from which the gradient has come here, and bits of the unit's tensors to
      * which this rank has added since. */
     int turns;
@@ -48,6 +59,7 @@ struct unit_progress {
     bool extracted, gathered, combined; /* parts that replicas send each other */
     bool counted, balanced;             /* loads of experts */
     bool coded;                         /* ENCODE */
+    bool coded_for_replicas, sum_coded; /* the same of the range, and of a piece of the replicas' sum */
     int largest;                        /* buffer of BUCKET_LARGEST; NONE: none */
 };
 
@@ -267,6 +279,9 @@ static titan_status take(const struct gradients *g, const struct operand *o)
 
     if (flow_of(g, o)->coded != CODEC_NONE)
         return REFUSE(c, "takes codes of unit %d's gradient (#%d) as the gradient", flow_of(g, o)->unit, o->buffer);
+    if (flow_of(g, o)->way != WAY_NONE)
+        return REFUSE(c, "takes a piece of the replicas' sum of unit %d (#%d) as the gradient", flow_of(g, o)->unit,
+                      o->buffer);
     return take_any(g, o);
 }
 
@@ -393,6 +408,27 @@ static titan_status pack(const struct gradients *g, const struct action *a, cons
     return TITAN_OK;
 }
 
+/* Codes of pieces go to their replicas, and codes of pieces of the sum to all. */
+static titan_status move_pieces(const struct gradients *g, const struct action *a, const struct operand *out,
+                                const struct operand *in)
+{
+    const struct checker *c = g->c;
+    struct flow *const from = flow_of(g, in);
+    const bool cut = from->way == WAY_PIECES && a->op == OP_ALL_TO_ALL;
+    const bool gathers = from->way == WAY_CODED && a->op == OP_ALL_GATHER;
+
+    if (a->channel != CHANNEL_REPLICATE || (!cut && !gathers))
+        return REFUSE(c,
+                      "moves codes of unit %d between replicas out of turn: pieces by ALL_TO_ALL, their sums by "
+                      "ALL_GATHER, on REPLICATE",
+                      from->unit);
+    const enum codec coded = from->coded;
+    TRY(pass_on(g, out, in, gathers ? DONE_REPLICATE : 0));
+    flow_of(g, out)->coded = coded;
+    flow_of(g, out)->way = gathers ? WAY_GATHERED : WAY_OWN;
+    return TITAN_OK;
+}
+
 static titan_status collective(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -417,6 +453,11 @@ static titan_status collective(const struct gradients *g, const struct action *a
             return REFUSE(c, "reduces unit %d's gradient on %s instead of %s", unit,
                           channel_name((enum channel)a->channel), channel_name(u->reduce));
         const enum codec coded = flow_of(g, in)->coded;
+        const enum replica_way way = flow_of(g, in)->way;
+        if (way != WAY_NONE) {
+            TRY(move_pieces(g, a, out, in));
+            continue;
+        }
         if (coded != CODEC_NONE && (a->op != OP_ALL_TO_ALL || a->channel != (int)u->reduce))
             return REFUSE(c, "reduces codes of unit %d's gradient: only ALL_TO_ALL on %s moves them", unit,
                           channel_name(u->reduce));
@@ -446,14 +487,66 @@ static unsigned must_be_done(const struct gradients *g, int unit)
 }
 
 /* Are errors of codes given where the codec has them, and are they the unit's own? error: NULL if they are not given.
- */
-static titan_status check_errors(const struct gradients *g, const struct action *a, const struct operand *error)
+ * at: where in the buffer they begin. */
+static titan_status check_errors(const struct gradients *g, const struct action *a, const struct operand *error,
+                                 enum buffer_kind kind, size_t at)
 {
     const struct checker *c = g->c;
 
-    if (error && (c->p->buffers[error->buffer].kind != BUF_ERROR || c->p->buffers[error->buffer].unit != a->unit))
+    if (error && (c->p->buffers[error->buffer].kind != kind || c->p->buffers[error->buffer].unit != a->unit ||
+                  error->offset != at))
         return REFUSE(c, "takes errors from buffer #%d, which is not for those of unit %d", error->buffer, a->unit);
     return TITAN_OK;
+}
+
+/* Codes of x, which this operation passes on: the gradient, its pieces for replicas, or a piece of their sum. */
+static titan_status code(const struct gradients *g, const struct operand *codes, const struct operand *x,
+                         enum codec codec, enum replica_way way)
+{
+    struct flow *const from = flow_of(g, x), *const to = flow_of(g, codes);
+
+    if (to->unit != NONE)
+        return REFUSE(g->c, "writes codes over a gradient of unit %d", to->unit);
+    from->passed = true;
+    to->unit = from->unit;
+    to->part = from->part;
+    to->done = from->done;
+    to->turns = from->turns;
+    to->added = from->added;
+    to->coded = codec;
+    to->way = way;
+    return join(g, to, from);
+}
+
+/* Replicas code a range of which all is summed but replicas, then each its piece of their sum. Both once, with errors
+ * of their own. */
+static titan_status encode_for_replicas(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct operand *const x = &o[OPERAND_OF(encode, x)];
+    const struct op_encode *const q = &action_params(c->p, a)->encode;
+    const struct flow *const from = flow_of(g, x);
+    const int64_t replicas = mesh_group_size(&c->p->mesh, GROUP_REPLICATE), shard = c->p->layout->units[a->unit].shard;
+    const bool sum = from->way == WAY_SUM, errors = q->codec == CODEC_LOCO;
+    struct unit_progress *const u = &g->units[a->unit];
+    bool *const done = sum ? &u->sum_coded : &u->coded_for_replicas;
+    const unsigned want = must_be_done(g, a->unit);
+
+    TRY(sum ? take_any(g, x) : take(g, x));
+    if (*done || !(want & DONE_REPLICATE))
+        return REFUSE(c, "codes unit %d for replicas %s", a->unit, *done ? "again" : "that it does not have");
+    if (from->done != (want & ~(unsigned)DONE_REPLICATE))
+        return REFUSE(c, "codes the gradient of unit %d, which has been reduced over %s, it must be over %s", a->unit,
+                      done_names(from->done), done_names(want & ~(unsigned)DONE_REPLICATE));
+    if (q->n * replicas != shard || q->pieces != (sum ? 1 : replicas))
+        return REFUSE(c, "codes %ld pieces of %ld of unit %d, which has a range of %ld for %ld replicas",
+                      (long)q->pieces, (long)q->n, a->unit, (long)shard, (long)replicas);
+    TRY(check_errors(g, a, errors ? &o[OPERAND_OF(encode, error)] : NULL, BUF_REPLICA_ERROR,
+                     sum ? (size_t)replicas * codec_error_bytes(q->n) : 0));
+    if (from->measured || a->n_operands > OPERAND_OF(encode, error) + errors)
+        return REFUSE(c, "codes unit %d for replicas with scales of something else", a->unit);
+    *done = true;
+    return code(g, &o[OPERAND_OF(encode, codes)], x, (enum codec)q->codec, sum ? WAY_CODED : WAY_PIECES);
 }
 
 /* What scales are made of is the gradient that is coded, with the errors that are coded with it. */
@@ -466,7 +559,7 @@ static titan_status measure(struct gradients *g, const struct action *a, const s
     TRY(take(g, x));
     if (a->unit < 0 || flow_of(g, x)->unit != a->unit || g->units[a->unit].largest != NONE)
         return REFUSE(c, "measures buffer #%d, which is not its unit's gradient, or again", x->buffer);
-    TRY(check_errors(g, a, a->n_operands > errors ? &o[errors] : NULL));
+    TRY(check_errors(g, a, a->n_operands > errors ? &o[errors] : NULL, BUF_ERROR, 0));
     flow_of(g, x)->measured = true;
     g->units[a->unit].largest = o[OPERAND_OF(bucket_largest, largest)].buffer;
     return TITAN_OK;
@@ -479,8 +572,11 @@ static titan_status encode(struct gradients *g, const struct action *a, const st
     const struct checker *c = g->c;
     const struct operand *const codes = &o[OPERAND_OF(encode, codes)], *const x = &o[OPERAND_OF(encode, x)];
     const enum codec codec = (enum codec)action_params(c->p, a)->encode.codec;
-    struct flow *const from = flow_of(g, x), *const to = flow_of(g, codes);
+    struct flow *const from = flow_of(g, x);
 
+    const bool cut = a->unit >= 0 && must_be_done(g, a->unit) & DONE_REDUCE && !(from->done & DONE_REDUCE);
+    if (a->unit >= 0 && from->unit == a->unit && !cut)
+        return encode_for_replicas(g, a, o);
     TRY(take(g, x));
     if (a->unit < 0 || from->unit != a->unit || g->units[a->unit].coded)
         return REFUSE(c, "codes buffer #%d, %s", x->buffer,
@@ -491,22 +587,15 @@ static titan_status encode(struct gradients *g, const struct action *a, const st
                       done_names(from->done), done_names(want));
     const bool errors = codec == CODEC_LOCO;
     const int largest = OPERAND_OF(encode, error) + errors;
-    TRY(check_errors(g, a, errors ? &o[OPERAND_OF(encode, error)] : NULL));
+    TRY(check_errors(g, a, errors ? &o[OPERAND_OF(encode, error)] : NULL, BUF_ERROR, 0));
     if (from->measured != (a->n_operands > largest) ||
         (from->measured && o[largest].buffer != g->units[a->unit].largest))
         return REFUSE(c, "scales of unit %d's codes are not made of what is coded", a->unit);
-    if (to->unit != NONE)
-        return REFUSE(c, "writes codes over a gradient of unit %d", to->unit);
-    from->passed = true;
-    to->unit = from->unit;
-    to->part = from->part;
-    to->done = from->done;
-    to->coded = codec;
     g->units[a->unit].coded = true;
-    return join(g, to, from);
+    return code(g, codes, x, codec, WAY_NONE);
 }
 
-/* Sums the codes of all ranks, which are in the ranks' order, into this rank's part of the gradient. */
+/* Sums the codes of all ranks, or replicas, which are in their order, into this rank's part of the gradient. */
 static titan_status decode_sum(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -515,9 +604,26 @@ static titan_status decode_sum(const struct gradients *g, const struct action *a
 
     if (from->coded == CODEC_NONE || (int64_t)from->coded != action_params(c->p, a)->decode_sum.codec)
         return REFUSE(c, "decodes buffer #%d, which holds no codes of that codec", codes->buffer);
-    if (!(from->done & DONE_REDUCE) || from->unit != a->unit)
+    if (from->unit != a->unit || (from->way == WAY_NONE ? !(from->done & DONE_REDUCE) : from->way != WAY_OWN))
         return REFUSE(c, "decodes codes of unit %d that are not those of all ranks", from->unit);
-    return pass_on(g, sum, codes, 0);
+    const enum replica_way way = from->way == WAY_OWN ? WAY_SUM : WAY_NONE;
+    TRY(pass_on(g, sum, codes, 0));
+    flow_of(g, sum)->way = way;
+    return TITAN_OK;
+}
+
+/* The replicas' sum, of the codes of all its pieces. */
+static titan_status decode(const struct gradients *g, const struct action *a, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct operand *const codes = &o[OPERAND_OF(decode, codes)];
+    const struct flow *const from = flow_of(g, codes);
+
+    if (from->coded == CODEC_NONE || (int64_t)from->coded != action_params(c->p, a)->decode.codec)
+        return REFUSE(c, "decodes buffer #%d, which holds no codes of that codec", codes->buffer);
+    if (from->way != WAY_GATHERED || from->unit != a->unit)
+        return REFUSE(c, "decodes codes of unit %d that are not those of the replicas' sum", from->unit);
+    return pass_on(g, &o[OPERAND_OF(decode, range)], codes, 0);
 }
 
 /* --- gathers and copies of the state ------------------------------------------------------------------------------ */
@@ -1055,6 +1161,8 @@ static titan_status step(struct gradients *g, const struct action *a)
         return encode(g, a, o);
     case OP_DECODE_SUM:
         return decode_sum(g, a, o);
+    case OP_DECODE:
+        return decode(g, a, o);
     case OP_ALL_GATHER:
         TRY(gather(g, a, o));
         return collective(g, a, o);

@@ -294,10 +294,55 @@ static struct tensor reduce_as_codes(struct builder *b, int unit, struct tensor 
 
 /* --- where a unit's gradient is whole ----------------------------------------------------------------------------- */
 
+/* Codes that this rank sends its replicas: a piece for each row of x. Errors of x are the unit's, from byte `error` on.
+ */
+static struct tensor encode_for_replicas(struct builder *b, int unit, struct tensor x, size_t error)
+{
+    const enum codec codec = b->opt->replicate_codec;
+    const int kept = b->units[unit].replica_error;
+
+    const struct tensor codes =
+        emit_tensor(&b->e, BUF_EXCHANGE, "codes for replicas", DTYPE_U8, x.rows, (int64_t)codec_bytes(codec, x.cols));
+    b->e.stream = STREAM_REDUCE;
+    EMIT(&b->e, encode, codes, x,
+         kept == NONE ? TENSOR_NONE : tensor_at(kept, error, DTYPE_U8, 1, x.rows * (int64_t)codec_error_bytes(x.cols)),
+         TENSOR_NONE, .codec = codec, .decay = b->opt->error_decay);
+    return codes;
+}
+
+/* The sum over replicas as codes, in two phases (build.h). All is on the reductions' stream. */
+static void sum_replicas_as_codes(struct builder *b, int unit)
+{
+    const enum codec codec = b->opt->replicate_codec;
+    const int64_t replicas = mesh_group_size(&b->layout->mesh, GROUP_REPLICATE);
+    struct unit_state *const u = &b->units[unit];
+    const int64_t shard = b->layout->units[unit].shard, piece = shard / replicas;
+
+    titan_assert(shard % replicas == 0);
+    b->e.microbatch = NONE;
+    const struct tensor codes =
+        encode_for_replicas(b, unit, tensor_at(u->reduced.buffer, u->reduced.offset, DTYPE_F32, replicas, piece), 0);
+    const struct tensor received =
+        emit_tensor(&b->e, BUF_EXCHANGE, "codes of replicas", DTYPE_U8, replicas, codes.cols);
+    emit_all_to_all(&b->e, CHANNEL_REPLICATE, received, codes);
+    const struct tensor sum = emit_tensor(&b->e, BUF_EXCHANGE, "piece of the replicas' sum", DTYPE_F32, 1, piece);
+    EMIT(&b->e, decode_sum, sum, received, .codec = codec);
+    const struct tensor own = encode_for_replicas(b, unit, sum, (size_t)replicas * codec_error_bytes(piece));
+    const struct tensor all =
+        emit_all_gather(&b->e, CHANNEL_REPLICATE, BUF_EXCHANGE, "codes of the replicas' sum", own);
+    u->reduced = emit_tensor(&b->e, BUF_GRAD_SHARD, "gradient shard", DTYPE_F32, 1, shard);
+    EMIT(&b->e, decode, tensor_reshape(u->reduced, replicas, piece), all, .codec = codec);
+    b->e.stream = STREAM_COMPUTE;
+}
+
 /* Replicas sum a unit's gradient, unless they send each other parts of their directions later. */
 static void sum_replicas(struct builder *b, int unit)
 {
-    if (!layout_replicas_differ(b->layout))
+    if (layout_replicas_differ(b->layout))
+        return;
+    if (b->opt->replicate_codec != CODEC_NONE && mesh_group_size(&b->layout->mesh, GROUP_REPLICATE) > 1)
+        sum_replicas_as_codes(b, unit);
+    else
         emit_all_reduce(&b->e, CHANNEL_REPLICATE, b->units[unit].reduced);
 }
 

@@ -153,6 +153,7 @@ static void set_build_options(struct plan *plan)
                                                    : strcmp(reduce, "microbatch") == 0 ? REDUCE_MICROBATCH
                                                                                        : REDUCE_DEFAULT,
                                          .codec = recipe_reduce_codec(r),
+                                         .replicate_codec = recipe_replicate_codec(r),
                                          .stochastic = strcmp(r->parallelism.fsdp_reduce_rounding, "stochastic") == 0,
                                          .buddies = plan_has_buddies(plan),
                                          .tensor_scales = strcmp(r->parallelism.fsdp_reduce_scale, "tensor") == 0,

@@ -393,6 +393,7 @@ static void (*const rules[OP_COUNT])(const struct ruled *) = {
     [OP_ENCODE] = ones,
     [OP_BUCKET_LARGEST] = ones,
     [OP_DECODE_SUM] = ones,
+    [OP_DECODE] = ones,
 };
 
 bool scales_has_rule(enum op op)

@@ -59,7 +59,8 @@ enum memory_kind {
     X(STATISTICS, false, MEMORY_BUFFERS)                                                                               \
     X(OWNED, true, MEMORY_OPTIMIZER) /* state of the matrices that this rank owns (tensor/owners.h) */                 \
     X(OWNED_HOST, true, MEMORY_HOST) /* OWNED in host memory (offload) */                                              \
-    X(ERROR, true, MEMORY_OPTIMIZER) /* what codes of this rank's gradient of a unit have lost (base/codecs.h) */
+    X(ERROR, true, MEMORY_OPTIMIZER) /* what codes of this rank's gradient of a unit have lost (base/codecs.h) */      \
+    X(REPLICA_ERROR, true, MEMORY_OPTIMIZER) /* what codes between replicas have lost (layout_replica_error_bytes) */
 
 enum buffer_kind {
 #define X(name, external, memory) BUF_##name,

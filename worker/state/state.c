@@ -23,6 +23,19 @@ static size_t errors_before(const struct train_state *s, int unit)
     return bytes;
 }
 
+/* The same of codes between replicas. */
+static size_t replica_errors_before(const struct train_state *s, int unit)
+{
+    const struct layout *const l = s->layout;
+    const int pp_rank = mesh_group_rank(&l->mesh, GROUP_PP, s->rank);
+    size_t bytes = 0;
+
+    for (int u = 0; u < unit; u++)
+        if (l->units[u].pp_rank == pp_rank || (u == 0 && layout_copies_table(l, pp_rank)))
+            bytes += layout_replica_error_bytes(l, u);
+    return bytes;
+}
+
 titan_status state_open(const struct state_options *o, struct train_state **ret, struct titan_error *err)
 {
     struct train_state *s = calloc(1, sizeof *s);
@@ -58,6 +71,10 @@ titan_status state_open(const struct state_options *o, struct train_state **ret,
     titan_assert(!o->errors || !o->copy);
     if (status == TITAN_OK && errors > 0)
         status = d->ops->alloc(d->dev, errors, (void **)&s->errors, err);
+    const size_t of_replicas = o->replica_errors ? replica_errors_before(s, s->layout->model->n_units) : 0;
+    titan_assert(!o->replica_errors || !o->copy);
+    if (status == TITAN_OK && of_replicas > 0)
+        status = d->ops->alloc(d->dev, of_replicas, (void **)&s->replica_errors, err);
     if (status != TITAN_OK) {
         s->layout = NULL;
         state_close(s);
@@ -82,6 +99,8 @@ void state_close(struct train_state *state)
         d->ops->release(d->dev, state->biases);
     if (state->errors)
         d->ops->release(d->dev, state->errors);
+    if (state->replica_errors)
+        d->ops->release(d->dev, state->replica_errors);
     if (state->hashes)
         d->ops->release(d->dev, state->hashes);
     staging_close(state->staging);
@@ -221,6 +240,9 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
     case BUF_ERROR:
         titan_assert(state->errors);
         return state->errors + errors_before(state, buffer->unit);
+    case BUF_REPLICA_ERROR:
+        titan_assert(state->replica_errors);
+        return state->replica_errors + replica_errors_before(state, buffer->unit);
     default:
         return NULL;
     }
@@ -228,8 +250,12 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
 
 titan_status state_zero_errors(const struct train_state *state, struct stream *s)
 {
-    const size_t bytes = state->errors ? errors_before(state, state->layout->model->n_units) : 0;
+    const int units = state->layout->model->n_units;
+    const size_t bytes = state->errors ? errors_before(state, units) : 0;
+    const size_t of_replicas = state->replica_errors ? replica_errors_before(state, units) : 0;
 
+    if (of_replicas > 0)
+        TRY(state->device->ops->zero(s, state->replica_errors, of_replicas));
     return bytes > 0 ? state->device->ops->zero(s, state->errors, bytes) : TITAN_OK;
 }
 

@@ -23,14 +23,15 @@ struct train_state {
     int64_t kept;  /* elements of the optimizer's kinds of state */
     struct state_types types;
     bool offload;
-    bool copy;        /* a copy of another rank's shard, which no computation uses */
-    void *values;     /* (state_bytes) masters and kinds of state, unit by unit */
-    float *biases;    /* (layout_biases); NULL: the model has none */
-    void *shadow;     /* (total) types.compute. NULL in a copy, and if the masters themselves are gathered: masters of
-                       * that type, not offloaded */
-    uint8_t *errors;  /* device: layout_error_bytes() of each unit that this rank adds to; NULL: none are kept. They are
-                       * no part of snapshots and copies, and zero when the state is opened */
-    uint64_t *hashes; /* device (2), scratch for the state's hash */
+    bool copy;       /* a copy of another rank's shard, which no computation uses */
+    void *values;    /* (state_bytes) masters and kinds of state, unit by unit */
+    float *biases;   /* (layout_biases); NULL: the model has none */
+    void *shadow;    /* (total) types.compute. NULL in a copy, and if the masters themselves are gathered: masters of
+                      * that type, not offloaded */
+    uint8_t *errors; /* device: layout_error_bytes() of each unit that this rank adds to; NULL: none are kept. They are
+                      * no part of snapshots and copies, and zero when the state is opened */
+    uint8_t *replica_errors; /* the same of codes between replicas: layout_replica_error_bytes() of each unit */
+    uint64_t *hashes;        /* device (2), scratch for the state's hash */
     struct staging *staging;
     uint64_t epoch;  /* the layout's epoch */
     uint64_t step;   /* last committed */
@@ -43,9 +44,10 @@ struct state_options {
     struct layout *layout;              /* taken over on success */
     int rank;
     struct state_types types;
-    bool offload; /* a copy is offloaded in any case if the device has its own memory */
-    bool copy;    /* a copy of another rank's shard, without a shadow */
-    bool errors;  /* keep errors of codes of gradients; not of a copy */
+    bool offload;        /* a copy is offloaded in any case if the device has its own memory */
+    bool copy;           /* a copy of another rank's shard, without a shadow */
+    bool errors;         /* keep errors of codes of gradients; not of a copy */
+    bool replica_errors; /* the same of codes between replicas */
 };
 /* Opens the zeroed state of one rank. */
 titan_status state_open(const struct state_options *options, struct train_state **ret,

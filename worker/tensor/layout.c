@@ -185,7 +185,10 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     unit->gather = fsdp ? CHANNEL_GATHER : CHANNEL_EXPERT_GATHER;
     unit->reduce = fsdp ? CHANNEL_REDUCE : CHANNEL_EXPERT_REDUCE;
     const int64_t n = mesh_group_size(&l->mesh, unit->group);
-    unit->shard = round_up(unit->numel, grain * n) / n;
+    int64_t multiple = grain; /* of ranges: a part of each cut has a multiple of four elements */
+    while (multiple % (4 * (int64_t)l->cuts) != 0)
+        multiple += grain;
+    unit->shard = round_up(unit->numel, multiple * n) / n;
     unit->padded = unit->shard * n;
     titan_assert(unit->padded >= unit->numel && unit->whole % unit->block == 0);
     unit->offset = l->total[unit->pp_rank];
@@ -301,6 +304,7 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
     l->v_order = o->v_order;
     l->canonical = o->canonical;
     l->coded = o->coded;
+    l->cuts = MAX(o->cuts, 1);
     l->kinds = o->kinds;
     const titan_status status = fill(l, o, err);
     if (status != TITAN_OK) {
@@ -314,12 +318,14 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
 titan_status layout_of_recipe(const struct recipe *recipe, const struct model *model, const struct mesh *mesh,
                               struct layout **ret, struct titan_error *err)
 {
-    struct layout_options o = {.model = model,
-                               .mesh = *mesh,
-                               .canonical = recipe->numerics.canonical,
-                               .coded = strcmp(recipe->optimizer.state_dtype, "int8") == 0,
-                               .kinds = optimizer_kinds(recipe),
-                               .recipe = recipe};
+    struct layout_options o = {
+        .model = model,
+        .mesh = *mesh,
+        .canonical = recipe->numerics.canonical,
+        .coded = strcmp(recipe->optimizer.state_dtype, "int8") == 0,
+        .cuts = recipe_replicate_codec(recipe) != CODEC_NONE ? mesh_group_size(mesh, GROUP_REPLICATE) : 1,
+        .kinds = optimizer_kinds(recipe),
+        .recipe = recipe};
     const int pp = mesh->size[AXIS_PP];
 
     TRY(recipe_stages(recipe, &o.stages, err));
@@ -393,6 +399,14 @@ size_t layout_error_bytes(const struct layout *layout, int unit)
     const int ranks = mesh_group_size(&layout->mesh, u->group);
 
     return ranks > 1 ? (size_t)ranks * codec_error_bytes(u->shard) : 0;
+}
+
+size_t layout_replica_error_bytes(const struct layout *layout, int unit)
+{
+    const int replicas = mesh_group_size(&layout->mesh, GROUP_REPLICATE);
+    const int64_t part = layout->units[unit].shard / replicas;
+
+    return replicas > 1 ? (size_t)(replicas + 1) * codec_error_bytes(part) : 0;
 }
 
 int64_t layout_owned(const struct layout *layout, int rank)

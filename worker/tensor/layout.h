@@ -70,6 +70,7 @@ struct layout {
     int stages;
     bool v_order; /* stage s on rank s mod pp, or in a V (base/schedule.h) */
     bool canonical, coded;
+    int cuts; /* equal parts that each range can be cut into, at multiples of 16 bytes of fp32 */
     struct state_kinds kinds;
     struct owners *owners; /* NULL: no matrix has an owner */
     int64_t block;         /* elements */
@@ -91,6 +92,7 @@ struct layout_options {
     bool v_order;
     const int *first_layer; /* [stages + 1], recipe_split_layers; NULL: one stage has all */
     bool canonical, coded;
+    int cuts; /* as in struct layout; 0: 1 */
     struct state_kinds kinds;
     const struct recipe *recipe; /* where owners keep kinds of state; borrowed for the call */
 };
@@ -110,6 +112,9 @@ bool layout_copies_table(const struct layout *layout, int pp_rank);
 /* Bytes of the errors that a rank keeps of its gradient of a unit (base/codecs.h), a piece for each rank of the unit's
  * group. 0: the group has one rank. */
 size_t layout_error_bytes(const struct layout *layout, int unit);
+/* Bytes of the errors that a rank keeps of the codes which replicas send each other of a unit's range: those of a part
+ * for each replica, then those of its own part of the sum. 0: there is one replica. */
+size_t layout_replica_error_bytes(const struct layout *layout, int unit);
 /* Masters of this rank; elements of its whole state, without biases. */
 int64_t layout_total(const struct layout *layout, int rank);
 int64_t layout_state(const struct layout *layout, int rank);

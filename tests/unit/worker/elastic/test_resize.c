@@ -981,28 +981,29 @@ static void test_sums_not_finite(void **state)
 }
 
 /* What codes of gradients have lost is forgotten when an epoch ends and when a step is skipped, on every rank: as in a
- * run that forgets it at that step. The dead rank's part comes from its buddy, which got codes of its gradients. */
+ * run that forgets it at that step. The dead rank's part comes from its buddy, which got codes of its gradients, or
+ * from a replica, which sends codes of its own. */
 static void test_errors_of_codes(void **state)
 {
     (void)state;
 #define LOCO "numerics.canonical=false", "parallelism.fsdp_reduce_codec=loco", "elastic.max_workers=4"
 #define STABLE "optimizer.name=StableAdamW", "optimizer.stable_adamw.threshold=0.3"
     static const char *const forgets[] = {LOCO, STABLE, "parallelism.error_reset=7", NULL};
-    static const char *const axes[][7] = {
+    static const char *const axes[][8] = {
         {LOCO, STABLE},
         {LOCO, STABLE, "parallelism.pipeline_parallel_degree=2"},
+        {LOCO, STABLE, "parallelism.data_parallel_replicate_degree=2", "parallelism.replicate_codec=loco"},
     };
     struct losses l, whole, reset, skipped, both;
 
     for (size_t a = 0; a < ARRAY_SIZE(axes); a++) {
-        const char *with_reset[8];
+        const char *with_reset[9] = {0};
         memcpy(with_reset, axes[a], sizeof axes[a]);
-        with_reset[a == 0 ? 5 : 6] = forgets[5];
-        with_reset[a == 0 ? 6 : 7] = NULL;
+        with_reset[5 + a] = forgets[5];
         struct script_epoch alone[] = {{.world = 4, .process = {0, 1, 2, 3}}};
         struct script_epoch e[] = {
             {.world = 4, .process = {0, 1, 2, 3}, .victim = 2, .kill_before = 8},
-            {.world = 4, .process = {0, 1, 4, 3}, .find = true, .recovery_source = "buddy"},
+            {.world = 4, .process = {0, 1, 4, 3}, .find = true, .recovery_source = a == 2 ? "replica" : "buddy"},
         };
         run_with(axes[a], alone, 1, false, false, &whole);
         run_with(with_reset, alone, 1, false, false, &reset);

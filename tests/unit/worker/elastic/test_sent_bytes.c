@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks send in a step, counted at their communicators, is what a plan says, channel by channel and to buddies;
- * and after the steps each buddy's copy has the owner's bits. Ranks are processes, with programs, executors and
- * communicators of a run. */
+ * and after the steps each buddy's copy has the owner's bits, and all replicas have the same. Ranks are processes, with
+ * programs, executors and communicators of a run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -99,8 +99,9 @@ struct layout_case {
     const char *name;
     int world;
     const char *sets[10];
-    int bits;         /* of scaled codes of gradients; 0: no codec */
-    bool shards_only; /* buddies get no codes: more happens to gradients than their sum */
+    int bits;           /* of scaled codes of gradients; 0: no codec */
+    int replicate_bits; /* the same of codes between replicas */
+    bool shards_only;   /* buddies get no codes: more happens to gradients than their sum */
 };
 
 struct trainee {
@@ -156,7 +157,9 @@ static struct train_state *open_state(struct trainee *t, int rank)
                                           .rank = rank,
                                           .types = state_types_of_recipe(&t->p.recipe, DTYPE_F32),
                                           .copy = rank != t->ctx->rank,
-                                          .errors = rank == t->ctx->rank && t->plan->build.codec == CODEC_LOCO};
+                                          .errors = rank == t->ctx->rank && t->plan->build.codec == CODEC_LOCO,
+                                          .replica_errors =
+                                              rank == t->ctx->rank && t->plan->build.replicate_codec == CODEC_LOCO};
     MUST(t, state_open(&options, &ret, &err));
     ret->epoch = 1;
     return ret;
@@ -301,17 +304,18 @@ static void one_step(struct trainee *t, uint64_t number)
     MUST(t, exec_wait_for_update(t->exec, &err));
 }
 
-/* Each rank's state and its copy of its owner's, as hashes of all ranks. */
+/* Each rank's state and its copy of its owner's, as hashes of all ranks. Replicas have the same state. */
 static void compare_copies(struct trainee *t)
 {
     struct stream *const s = t->options.streams[STREAM_COMPUTE];
     const struct train_state *const held[] = {t->own, t->copy};
+    const int replicas = mesh_group_size(&t->plan->mesh, GROUP_REPLICATE);
     uint64_t mine[2] = {0}, all[RANKS_MAX][2];
+    int members[RANKS_MAX];
 
-    if (!t->buddy)
-        return;
-    MUST(t, buddy_sync(t->buddy, &err));
-    for (int i = 0; i < 2; i++) {
+    if (t->buddy)
+        MUST(t, buddy_sync(t->buddy, &err));
+    for (int i = 0; i < (t->buddy ? 2 : 1); i++) {
         const size_t n = (size_t)state_snapshot_size(held[i]->layout, held[i]->rank);
         float *host = calloc(n, sizeof *host);
         RANK_CHECK(t->ctx, host);
@@ -321,7 +325,10 @@ static void compare_copies(struct trainee *t)
     }
     RANK_CHECK(t->ctx, real->all_gather(t->ctx->comm, all, mine, sizeof mine, DTYPE_U8, s) == TITAN_OK);
     MUST(t, t->device.ops->stream_sync(s, &err));
-    for (int r = 0; r < t->ctx->world; r++)
+    mesh_group_members(&t->plan->mesh, GROUP_REPLICATE, t->ctx->rank, members);
+    for (int i = 0; i < replicas; i++)
+        RANK_CHECK(t->ctx, all[members[i]][0] == mine[0]);
+    for (int r = 0; t->buddy && r < t->ctx->world; r++)
         RANK_CHECK(t->ctx, all[(r + buddy_shift(NULL, t->ctx->world)) % t->ctx->world][1] == all[r][0]);
 }
 
@@ -370,6 +377,21 @@ static double buddy_formula(const struct trainee *t)
     return t->buddy ? bytes : 0;
 }
 
+/* To each other replica goes a piece of this rank's range of each unit as codes, and a piece of the sum. */
+static double replicas_formula(const struct trainee *t, int bits)
+{
+    const struct layout *const l = t->plan->layout;
+    const double replicas = mesh_group_size(&l->mesh, GROUP_REPLICATE);
+    double bytes = 0;
+
+    for (int u = 0; u < t->p.model->n_units; u++) {
+        const double n = (double)l->units[u].shard / replicas, scales = bits <= 8 ? 16 * ceil(ceil(n / 1024) / 4) : 0;
+        if (l->units[u].pp_rank == t->program->pp_rank)
+            bytes += 2 * (replicas - 1) * (scales + 16 * ceil(n * bits / 8 / 16));
+    }
+    return bytes;
+}
+
 static void near(const struct rank_context *ctx, double got, double expected, const char *what)
 {
     if (fabs(got - expected) <= 1e-6 * MAX(1, fabs(expected)))
@@ -393,6 +415,9 @@ static void train(struct rank_context *ctx)
     for (int c = 0; c < CHANNEL_COUNT; c++)
         if (c != CHANNEL_OWNERS) /* plans have the mean over ranks */
             near(ctx, sent[c] / STEPS, planned->bytes[c], channel_name((enum channel)c));
+    const int bits = ((const struct layout_case *)ctx->arg)->replicate_bits;
+    if (bits > 0)
+        near(ctx, sent[CHANNEL_REPLICATE] / STEPS, replicas_formula(&t, bits), "to replicas, by formula");
     near(ctx, sent[BUDDY] / STEPS, buddy_formula(&t), "to the buddy, by formula");
     near(ctx, sent[BUDDY] / STEPS, f.bytes[t.program->pp_rank][TRAFFIC_BUDDY], "to the buddy, by the plan");
     compare_copies(&t);
@@ -402,6 +427,7 @@ static void train(struct rank_context *ctx)
 }
 
 #define CODEC "parallelism.fsdp_reduce_codec="
+#define REPLICAS(codec) "parallelism.replicate_codec=" codec
 #define PIPELINE "parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_microbatch_size=1"
 
 static void test_counted(void **state)
@@ -438,6 +464,26 @@ static void test_counted(void **state)
                   NULL},
          .bits = 4,
          .shards_only = true},
+        {.name = "codes between replicas",
+         .world = 2,
+         .sets = {REPLICAS("int8"), "parallelism.data_parallel_replicate_degree=2", NULL},
+         .replicate_bits = 8},
+        {.name = "three replicas, bf16",
+         .world = 3,
+         .sets = {REPLICAS("bf16"), "parallelism.data_parallel_replicate_degree=3", NULL},
+         .replicate_bits = 16},
+        {.name = "loco within shards and between replicas",
+         .world = 4,
+         .sets = {CODEC "loco", REPLICAS("loco"), "parallelism.data_parallel_replicate_degree=2",
+                  "fault_tolerance.redundancy=buddy", NULL},
+         .bits = 4,
+         .replicate_bits = 4,
+         .shards_only = true},
+        {.name = "fp8 between replicas of stages",
+         .world = 4,
+         .sets = {REPLICAS("fp8"), PIPELINE, "parallelism.data_parallel_replicate_degree=2",
+                  "training.global_batch_size=4", NULL},
+         .replicate_bits = 8},
     };
 
     (void)state;

@@ -355,6 +355,7 @@ static bool change_codec(struct program *p, int i)
     struct op_params *q = &p->params[p->actions[i].params];
     int64_t *const codec = p->actions[i].op == OP_ENCODE       ? &q->encode.codec
                            : p->actions[i].op == OP_DECODE_SUM ? &q->decode_sum.codec
+                           : p->actions[i].op == OP_DECODE     ? &q->decode.codec
                                                                : NULL;
     if (!codec)
         return false;
@@ -642,6 +643,22 @@ static const struct programs_case broken_cases[] = {
      .dt = DTYPE_BF16,
      .codec = CODEC_INT8,
      .optimizer = "Muon"},
+    {.pp = 1,
+     .dp_replicate = 3,
+     .dp_shard = 2,
+     .cp = 1,
+     .tp = 2,
+     .microbatches = 13,
+     .codec = CODEC_INT4,
+     .replicate_codec = CODEC_LOCO},
+    {.pp = 2,
+     .dp_replicate = 2,
+     .dp_shard = 1,
+     .cp = 1,
+     .tp = 1,
+     .microbatches = 7,
+     .tied = true,
+     .replicate_codec = CODEC_INT8},
 };
 
 struct tally {
@@ -771,6 +788,8 @@ static void test_programs_pass(void **state)
         static const char *const replicate[] = {"demo", "random", "striding", "full"};
         if (turn % 3 == 1 && !c.canonical && !c.offload && !c.optimizer && !c.tensor_sums)
             c.replicate = replicate[turn / 3 % 4];
+        else if (!c.canonical)
+            c.replicate_codec = (enum codec)(turn / 2 % CODECS);
         expect_sound(&c);
         c.forward_only = true;
         if (turn % 3 == 0)
@@ -942,6 +961,148 @@ static void test_codes_go_their_way(void **state)
     }
 }
 
+/* The n-th action of a kind of unit 2. */
+static int place_of(const struct program *p, enum op op, int n)
+{
+    int i = -1;
+    do
+        for (i++; i < p->n_actions && (p->actions[i].op != op || p->actions[i].unit != 2); i++)
+            ;
+    while (n-- > 0);
+    assert_true(i < p->n_actions);
+    return i;
+}
+
+/* Actions between replicas without a codec within shards: ENCODE, ALL_TO_ALL, DECODE_SUM, ENCODE, ALL_GATHER, DECODE.
+ */
+static void leave_out(struct program *p, enum op op, int n)
+{
+    remove_action(p, place_of(p, op, n));
+}
+
+static void leave_out_encode(struct program *p)
+{
+    leave_out(p, OP_ENCODE, 0);
+}
+
+static void leave_out_sum(struct program *p)
+{
+    leave_out(p, OP_DECODE_SUM, 0);
+}
+
+static void leave_out_second_encode(struct program *p)
+{
+    leave_out(p, OP_ENCODE, 1);
+}
+
+static void leave_out_decode(struct program *p)
+{
+    leave_out(p, OP_DECODE, 0);
+}
+
+static struct operand *operand_of(struct program *p, enum op op, int n, int which)
+{
+    return &operands_of(p, place_of(p, op, n))[which];
+}
+
+/* From a buffer that another action has, as the operand takes it. */
+static void take_from(struct operand *to, const struct operand *from)
+{
+    to->buffer = from->buffer;
+    to->offset = from->offset;
+}
+
+static void code_what_is_not_summed(struct program *p)
+{
+    take_from(operand_of(p, OP_ENCODE, 1, OPERAND_OF(encode, x)), operand_of(p, OP_ENCODE, 0, OPERAND_OF(encode, x)));
+}
+
+static void decode_own_codes(struct program *p)
+{
+    take_from(operand_of(p, OP_DECODE, 0, OPERAND_OF(decode, codes)),
+              operand_of(p, OP_ENCODE, 0, OPERAND_OF(encode, codes)));
+}
+
+static void decode_what_came_first(struct program *p)
+{
+    take_from(operand_of(p, OP_DECODE, 0, OPERAND_OF(decode, codes)),
+              operand_of(p, OP_DECODE_SUM, 0, OPERAND_OF(decode_sum, codes)));
+}
+
+static void sum_before_they_came(struct program *p)
+{
+    take_from(operand_of(p, OP_DECODE_SUM, 0, OPERAND_OF(decode_sum, codes)),
+              operand_of(p, OP_ENCODE, 0, OPERAND_OF(encode, codes)));
+}
+
+static void decode_another_unit(struct program *p)
+{
+    const int other = action_of(p, 3, OP_DECODE);
+    take_from(operand_of(p, OP_DECODE, 0, OPERAND_OF(decode, codes)),
+              &operands_of(p, other)[OPERAND_OF(decode, codes)]);
+}
+
+static void share_errors(struct program *p)
+{
+    operand_of(p, OP_ENCODE, 1, OPERAND_OF(encode, error))->offset = 0;
+}
+
+static void pieces_elsewhere(struct program *p)
+{
+    p->actions[place_of(p, OP_ALL_TO_ALL, 0)].channel = CHANNEL_REDUCE;
+}
+
+static void other_pieces(struct program *p)
+{
+    struct op_params *const q = &p->params[p->actions[place_of(p, OP_ENCODE, 0)].params];
+    q->encode.pieces = 1;
+}
+
+static void norm_of_own_range(struct program *p)
+{
+    *operand_of(p, OP_NORM, 0, OPERAND_OF(norm, gradient)) = *operand_of(p, OP_ENCODE, 0, OPERAND_OF(encode, x));
+}
+
+static void test_codes_between_replicas(void **state)
+{
+    const struct programs_case c = {
+        .pp = 1, .dp_replicate = 3, .dp_shard = 3, .cp = 1, .tp = 1, .microbatches = 18, .replicate_codec = CODEC_LOCO};
+    static const struct {
+        void (*apply)(struct program *p);
+        const char *says;
+    } wrong[] = {
+        {leave_out_encode, "which no action has written"},
+        {leave_out_sum, "which no action has written"},
+        {leave_out_second_encode, "which no action has written"},
+        {leave_out_decode, "which no action has written"},
+        {code_what_is_not_summed, "takes bytes 0 to"},
+        {decode_own_codes, "decodes"},
+        {decode_what_came_first, "that are not those of the replicas' sum"},
+        {sum_before_they_came, "that are not those of all ranks"},
+        {decode_another_unit, "unit 3"},
+        {share_errors, "which is not for those of unit 2"},
+        {pieces_elsewhere, "between replicas out of turn"},
+        {other_pieces, "its numbers say"},
+        {norm_of_own_range, "which has been passed on"},
+    };
+    struct titan_error err = {0};
+    struct programs p;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        assert_int_equal(programs_open(&c, &p, &err), TITAN_OK);
+        assert_int_equal(check_all(p.classes, p.n, &err), TITAN_OK);
+        struct program *broken = clone(p.classes[0]);
+        wrong[i].apply(broken);
+        assert_int_equal(program_finish(broken, &err), TITAN_OK);
+        const titan_status status = program_check(broken, 0, &err);
+        if (status != TITAN_EBUG || !strstr(err.msg, wrong[i].says))
+            fail_msg("%zu: %s: %s", i, titan_status_name(status), err.msg);
+        program_close(broken);
+        programs_close(&p);
+    }
+}
+
 static void test_too_little_memory(void **state)
 {
     const struct programs_case c = {
@@ -965,8 +1126,13 @@ static void test_too_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_programs_pass), longer(test_broken_programs_are_found), quick(test_an_evaluation_changes_nothing),
-        quick(test_parts_of_a_sum), quick(test_too_little_memory),          quick(test_codes_go_their_way),
+        longer(test_programs_pass),
+        longer(test_broken_programs_are_found),
+        quick(test_an_evaluation_changes_nothing),
+        quick(test_parts_of_a_sum),
+        quick(test_too_little_memory),
+        quick(test_codes_go_their_way),
+        quick(test_codes_between_replicas),
     };
 
     drawn = seeded_seed(0);
