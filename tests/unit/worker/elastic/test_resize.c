@@ -949,6 +949,43 @@ static void test_residuals(void **state)
     check_against(&l, &again);
 }
 
+/* Three replicas that sum as codes become two, in memory and by a checkpoint: both begin with the same masters, in
+ * other ranges, and without errors. Up to the pause all is as in a run that goes on with three. */
+static void test_codes_between_replicas(void **state)
+{
+    (void)state;
+    static const char *const codecs[] = {"parallelism.replicate_codec=loco", "parallelism.replicate_codec=int8"};
+    struct script_epoch alone[] = {{.world = 3, .process = {0, 1, 2}}};
+    struct script_epoch memory[] = {{.world = 3, .process = {0, 1, 2}, .pause_after = 5},
+                                    {.world = 2,
+                                     .process = {0, 1},
+                                     .source = STATE_FROM_MEMORY,
+                                     .holders = 3,
+                                     .holder_ranks = {0, 1, 2},
+                                     .departing = 1,
+                                     .departing_rank = {2},
+                                     .recovery_source = "memory"}};
+    struct script_epoch disk[] = {
+        {.world = 3, .process = {0, 1, 2}, .pause_after = 5},
+        {.world = 2, .process = {0, 1}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 5}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(codecs); i++) {
+        const char *const axes[] = {"elastic.max_workers=3", "numerics.canonical=false",
+                                    "parallelism.data_parallel_replicate_degree=3", codecs[i], NULL};
+        struct losses whole, l, again;
+        run_with(axes, alone, 1, true, false, &whole);
+        run_with(axes, memory, 2, true, false, &l);
+        run_with(axes, disk, 2, true, false, &again);
+        check_against(&l, &again);
+        for (int s = 1; s <= steps; s++) {
+            if (s <= 5)
+                assert_true(l.loss[s] == whole.loss[s] && l.grad_norm[s] == whole.grad_norm[s]);
+            assert_true(fabs(l.loss[s] - whole.loss[s]) < 0.05);
+        }
+        assert_true(l.loss[6] != whole.loss[6] || l.grad_norm[6] != whole.grad_norm[6]);
+    }
+}
+
 /* A tensor's sum overflows on one rank: every rank skips the step, also rank 1, which has it prepared only and finishes
  * it with another rank's sums, and the dead rank's buddy. */
 static void test_sums_not_finite(void **state)
@@ -1343,6 +1380,7 @@ int main(void)
         longer(test_fail_in_step, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_sums_not_finite, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_errors_of_codes, .setup_func = shorten, .teardown_func = lengthen),
+        quick(test_codes_between_replicas, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_residuals, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_told_when_all_have_it, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),
