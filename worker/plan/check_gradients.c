@@ -1151,6 +1151,8 @@ static titan_status step(struct gradients *g, const struct action *a)
     case OP_ACCUMULATE:
         return accumulate(g, o);
     case OP_RELEASE: /* buddies get codes of gradients up to AGREE, and nothing new may lie in their place before it */
+        if (mesh_group_size(&c->p->mesh, GROUP_REPLICATE) > 1) /* codes of replicas' sums, which no buddy gets */
+            return TITAN_OK;
         for (int u = 0; u < c->model->n_units && flow_of(g, &o[0])->coded != CODEC_NONE; u++)
             if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
                 return REFUSE(c, "releases codes of unit %d before unit %d has its norm", flow_of(g, &o[0])->unit, u);

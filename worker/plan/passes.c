@@ -397,39 +397,63 @@ static bool is_reduction(const struct action *a)
     return a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE;
 }
 
+/* Is it a part of the way of a sum over replicas as codes? Such programs have a DECODE at the end of each way. */
+static bool is_coding(const struct action *a)
+{
+    return a->stream == STREAM_REDUCE && (a->op == OP_ENCODE || a->op == OP_ALL_TO_ALL || a->op == OP_DECODE_SUM ||
+                                          a->op == OP_ALL_GATHER || a->op == OP_DECODE);
+}
+
+/* Appends the RELEASE of an operand of action `at`, if that is the last action to touch its buffer. External buffers
+ * are not released. */
+static titan_status let_go(struct program *p, const int *last, int at, int operand, int params, struct action *out,
+                           int *n_out, struct titan_error *err)
+{
+    const struct action *const a = &p->actions[at];
+    const int buffer = action_operands(p, a)[operand].buffer;
+
+    if (last[buffer] != at || buffer_is_external(p->buffers[buffer].kind))
+        return TITAN_OK;
+    out[(*n_out)++] = (struct action){.op = OP_RELEASE,
+                                      .stream = STREAM_COMPUTE,
+                                      .phase = a->phase,
+                                      .channel = -1,
+                                      .peer = a->peer,
+                                      .unit = p->buffers[buffer].unit,
+                                      .stage = a->stage,
+                                      .microbatch = -1,
+                                      .params = params,
+                                      .operand = p->n_operands,
+                                      .n_operands = 1};
+    TRY(append_operands(p, a->operand + operand, 1, err));
+    p->operands[p->n_operands - 1].access = ACCESS_READ;
+    return TITAN_OK;
+}
+
 /* If a reduction is the last action to read a buffer, puts the buffer's RELEASE behind the next reduction of the
- * channel. External buffers are not released. */
+ * channel. What a sum as codes touches last is let go behind the next such sum. */
 static titan_status hold(struct program *p, const int *last, struct action *out, int *n_out, struct titan_error *err)
 {
-    int before[CHANNEL_COUNT], params;
+    int before[CHANNEL_COUNT], decode = NONE, decode_before = NONE, params;
 
     for (int c = 0; c < CHANNEL_COUNT; c++)
         before[c] = NONE;
     TRY(append_params(p, &(struct op_params){0}, &params, err));
     for (int i = 0; i < p->n_actions; i++) {
         out[(*n_out)++] = p->actions[i];
+        if (p->actions[i].op == OP_DECODE) {
+            for (int j = decode_before + 1; j <= decode; j++)
+                for (int k = 0; is_coding(&p->actions[j]) && k < p->actions[j].n_operands; k++)
+                    TRY(let_go(p, last, j, k, params, out, n_out, err));
+            decode_before = decode;
+            decode = i;
+        }
         if (!is_reduction(&p->actions[i]))
             continue;
         titan_assert(p->actions[i].channel >= 0 && p->actions[i].channel < CHANNEL_COUNT);
         int *const held = &before[p->actions[i].channel];
-        const struct action *a = *held == NONE ? NULL : &p->actions[*held];
-        for (int k = 1; a && k < a->n_operands; k += 2) {
-            const int buffer = action_operands(p, a)[k].buffer;
-            if (last[buffer] != *held || buffer_is_external(p->buffers[buffer].kind))
-                continue;
-            out[(*n_out)++] = (struct action){.op = OP_RELEASE,
-                                              .stream = STREAM_COMPUTE,
-                                              .phase = a->phase,
-                                              .channel = -1,
-                                              .peer = a->peer,
-                                              .unit = p->buffers[buffer].unit,
-                                              .stage = a->stage,
-                                              .microbatch = -1,
-                                              .params = params,
-                                              .operand = p->n_operands,
-                                              .n_operands = 1};
-            TRY(append_operands(p, a->operand + k, 1, err));
-        }
+        for (int k = 1; *held != NONE && k < p->actions[*held].n_operands; k += 2)
+            TRY(let_go(p, last, *held, k, params, out, n_out, err));
         *held = i;
     }
     return TITAN_OK;
@@ -443,7 +467,9 @@ titan_status pass_hold(struct program *p, const struct pass_options *options, st
     int n = 0, pairs = 0;
 
     for (int i = 0; i < p->n_actions; i++)
-        pairs += is_reduction(&p->actions[i]) ? p->actions[i].n_operands / 2 : 0;
+        pairs += is_reduction(&p->actions[i]) ? p->actions[i].n_operands / 2
+                 : is_coding(&p->actions[i])  ? p->actions[i].n_operands
+                                              : 0;
     struct action *out = malloc(((size_t)(p->n_actions + pairs) + 1) * sizeof *out);
     if (!last || !out) {
         free(out);

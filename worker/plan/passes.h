@@ -30,7 +30,8 @@ titan_status pass_bucket(struct program *p, const struct pass_options *options, 
 titan_status pass_reorder(struct program *p, const struct pass_options *options,
                           struct titan_error *err) TITAN_MUST_USE;
 
-/* Keeps the memory that a gradient reduction sends until the next reduction of its channel is issued. Without the pass,
+/* Keeps the memory that a gradient reduction sends until the next reduction of its channel is issued, and all memory of
+ * a sum over replicas as codes until the next such sum. Without the pass,
  * the following compute would get this memory at once and would have to wait for the transfer. The pass does nothing
  * where the peak would exceed memory. */
 titan_status pass_hold(struct program *p, const struct pass_options *options, struct titan_error *err) TITAN_MUST_USE;
