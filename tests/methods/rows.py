@@ -57,6 +57,11 @@ ROWS = [
                                 ("LoCo", {"parallelism.fsdp_reduce_codec": "loco"}, 0.03),
                                 ("LoCo, a scale a tensor", {"parallelism.fsdp_reduce_codec": "loco", "parallelism.fsdp_reduce_scale": "tensor"}, 0.03),
                                 ("int4, a scale a tensor", {"parallelism.fsdp_reduce_codec": "int4", "parallelism.fsdp_reduce_scale": "tensor"}, None))),
+    # Two replicas of two shards: what replicas sum is in fp32, or travels as codes (docs/methods.md, Sums over replicas).
+    *(Row(f"HSDP{name}", (0.004, 0.008, 0.016), {"elastic.max_workers": 4, "training.local_batch_size": max(SEQUENCES // 4, 1),
+                                                 "parallelism.data_parallel_replicate_degree": 2} | keys, bound)
+      for name, keys, bound in (("", {}, 0.02), (", replicas by int8", {"parallelism.replicate_codec": "int8"}, 0.02),
+                                (", replicas by LoCo", {"parallelism.replicate_codec": "loco"}, 0.03))),
     # Its decay is in the gradient, which the rate and momentum multiply.
     Row("SGD, momentum 0.9", (0.1, 0.3, 1.0), {"optimizer.name": "SGD", "optimizer.sgd.momentum": 0.9, "optimizer.weight_decay": 1e-4}),
 ]
