@@ -158,6 +158,7 @@ static const struct setting settings[] = {
     NUMBER("tls", "node_life_s", node_life_s, 3, 31536000),
     LIST("authorization", "admins", auth.admins),
     LIST("authorization", "operators", auth.operators),
+    LIST("authorization", "metrics", auth.metrics),
     SWITCH("authorization", "private_jobs", auth.private_jobs),
     LIST("storage", "data_roots", paths.data),
     LIST("storage", "checkpoint_roots", paths.checkpoints),

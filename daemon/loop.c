@@ -82,6 +82,7 @@ struct titand {
     bool serving;
     bool resident;        /* its pages stay in memory when memory is short */
     struct buf listening; /* addresses of clients, a line each */
+    struct histogram lag; /* length of the loop's iterations */
     int stopping;         /* number of stop signals */
     char status[STATUS_BYTES];
 };
@@ -213,6 +214,8 @@ static void on_signal(uv_signal_t *handle, int signal)
         log_set_level(fresh.log_level);
         if (d->coordinator)
             coordinator_reload(d->coordinator, &fresh.auth);
+        if (d->pages)
+            pages_reload(d->pages, &fresh.auth);
         tlog_info(&d->log, "config file reloaded", "log_level=%d", (int)fresh.log_level);
     }
     (void)notify("READY=1");
@@ -245,6 +248,9 @@ static void on_iteration(uv_prepare_t *handle)
     const uint64_t busy_ms = (now - d->iteration_ns) / 1000000 - waited_ms;
     const uint64_t late_ms = d->due_ms >= 0 && waited_ms > (uint64_t)d->due_ms ? waited_ms - (uint64_t)d->due_ms : 0;
     const struct slowest slowest = slowest_take();
+    if (d->iteration_ns)
+        histogram_add(&d->lag,
+                      (double)(now - d->iteration_ns - (idle - d->iteration_idle_ns)) / 1e9 + (double)late_ms / 1e3);
     const bool slow = d->iteration_ns && busy_ms + late_ms >= SLOW_ITERATION_MS;
     if (slow)
         tlog_warn(&d->log, "an iteration of the event loop took long: nothing was answered meanwhile",
@@ -537,8 +543,9 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
         status = open_agent(&d, err);
     if (status == TITAN_OK && config->http.listen[0])
-        status = pages_open(&d.loop, config, &(struct pages_of){.coordinator = d.coordinator, .agent = d.agent},
-                            &d.pages, err);
+        status = pages_open(&d.loop, config,
+                            &(struct pages_of){.coordinator = d.coordinator, .agent = d.agent, .lag = &d.lag}, &d.pages,
+                            err);
     if (status == TITAN_OK) {
         uint64_t watchdog_ms = notify_watchdog_us() / 2000;
         (void)uv_prepare_start(&d.prepare, on_iteration);

@@ -2,22 +2,44 @@
 /* pages.c - see pages.h. */
 #include "daemon/pages.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "base/slowest.h"
+#include "base/version.h"
+#include "daemon/api/methods.h"
+#include "daemon/auth/identity.h"
+#include "daemon/auth/pki.h"
+#include "daemon/common/exposition.h"
 #include "proto/http/http_server.h"
 
 #define PLAIN "text/plain; charset=utf-8"
+#define CERTIFICATES_MS 10000 /* interval of looks at the certificates' files */
+
+enum page { PAGE_HEALTH, PAGE_READINESS, PAGE_METRICS, PAGE_OTHER, PAGES };
+static const char *const page_paths[PAGES] = {"/healthz", "/readyz", "/metrics", "other"};
+
+/* The codes that are counted. */
+enum { CODES = 6 };
+static const unsigned codes[CODES] = {200, 401, 403, 404, 500, 503};
 
 struct pages {
     const struct daemon_config *config;
     struct pages_of of;
     struct http_server *server;
+    struct auth *auth; /* without a coordinator, whose rights count where there is one */
+    uint64_t requests[PAGES][CODES];
+    struct http_body *shared[EXPOSITION_FORMATS]; /* the last scrapes; NULL = none */
+    int64_t shared_ms[EXPOSITION_FORMATS];
+    struct pki_certificate certificates[2]; /* ours, the CA's; kind and name unset: none */
+    int64_t looked_ms;                      /* 0 = never */
+    int64_t started_ms;
     bool stopping;
     void (*done)(void *);
     void *done_data;
@@ -50,20 +72,138 @@ static void show_readiness(const struct pages *p, struct http_answer *a)
         say(a, 200, "ready");
 }
 
+/* --- metrics ------------------------------------------------------------------------------------------------------ */
+
+static void look_at_certificates(struct pages *p)
+{
+    const char *const paths[] = {p->config->tls.certificate, p->config->tls.ca};
+    const int64_t now_ms = clock_mono_ms();
+    if (p->looked_ms && now_ms - p->looked_ms < CERTIFICATES_MS)
+        return;
+    p->looked_ms = now_ms;
+    for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        p->certificates[i] = (struct pki_certificate){.kind = PKI_NONE};
+        if (paths[i][0] && file_read(paths[i], PKI_PEM_MAX, &text, NULL) == TITAN_OK)
+            (void)!pki_read(text.data ? text.data : "", text.len, &p->certificates[i], NULL);
+    }
+}
+
+static void put_process(struct pages *p, struct exposition *e)
+{
+    struct rusage use;
+    unsigned long long pages = 0;
+    _cleanup_file_ FILE *f = fopen("/proc/self/statm", "re");
+    PUT(e, titan_build_info, 1, titan_version, daemon_role_name(p->config->role));
+    PUT(e, process_start_time_seconds, (double)p->started_ms / 1000);
+    if (getrusage(RUSAGE_SELF, &use) == 0)
+        PUT(e, process_cpu_seconds_total,
+            (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+                (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6);
+    if (f && fscanf(f, "%*s %llu", &pages) == 1)
+        PUT(e, process_resident_memory_bytes, (double)pages * (double)sysconf(_SC_PAGESIZE));
+    PUT_HISTOGRAM(e, titan_loop_lag_seconds, p->of.lag);
+    look_at_certificates(p);
+    for (size_t i = 0; i < ARRAY_SIZE(p->certificates); i++) {
+        const struct pki_certificate *c = &p->certificates[i];
+        const char *name = c->ca ? "ca" : *c->uri ? c->uri : "own";
+        if (c->until_ms > 0)
+            PUT(e, titan_certificate_expiry_timestamp_seconds, (double)c->until_ms / 1000, name);
+    }
+}
+
+static void put_http(const struct pages *p, struct exposition *e)
+{
+    const struct http_counters n = http_server_counters(p->server);
+    for (size_t page = 0; page < PAGES; page++)
+        for (size_t i = 0; i < CODES; i++) {
+            char code[8];
+            (void)snprintf(code, sizeof(code), "%u", codes[i]);
+            if (p->requests[page][i] > 0)
+                PUT(e, titan_http_requests_total, (double)p->requests[page][i], page_paths[page], code);
+        }
+    PUT(e, titan_http_connections, n.open);
+    PUT(e, titan_http_refused_total, (double)n.beyond_limit, "limit");
+    PUT(e, titan_http_refused_total, (double)n.late, "late");
+    PUT(e, titan_http_refused_total, (double)n.malformed, "malformed");
+    PUT(e, titan_http_refused_total, (double)n.handshakes, "tls");
+}
+
+/* May the client scrape? An agent knows neither tokens nor revocations. */
+static titan_status may_scrape(const struct pages *p, const struct http_request *r, bool *ret_known,
+                               struct titan_error *err)
+{
+    const struct rpc_identity *id = r->identity;
+    struct auth_user u;
+    if (p->of.coordinator)
+        return api_may_scrape(p->of.coordinator, id, r->authorization, ret_known, err);
+    const int64_t now_ms = clock_wall_ms();
+    *ret_known = id->kind != RPC_ID_NONE;
+    if (*ret_known && now_ms >= id->until_ms)
+        return titan_fail(err, TITAN_EPERM, "the certificate of %s has expired", id->name);
+    auth_resolve(p->auth, id, now_ms, &u);
+    return policy_scrapes(u.roles) ? TITAN_OK
+                                   : titan_fail(err, TITAN_EPERM,
+                                                "not permitted: metrics are for whom [authorization] of "
+                                                "this agent lists; you are %s",
+                                                u.actor);
+}
+
+static void show_metrics(struct pages *p, const struct http_request *r, struct http_answer *a)
+{
+    const enum exposition_format format = exposition_format(r->accept);
+    const int64_t now_ms = clock_mono_ms();
+    struct titan_error why = {0};
+    bool known = false;
+    if (may_scrape(p, r, &known, &why) != TITAN_OK) {
+        say(a, known ? 403 : 401, why.msg);
+        return;
+    }
+    if (!p->shared[format] || now_ms - p->shared_ms[format] >= PAGES_SHARED_MS) {
+        HANDLER("http.metrics");
+        struct buf text = BUF_INIT;
+        struct exposition e = {.out = &text, .format = format};
+        put_process(p, &e);
+        put_http(p, &e);
+        if (p->of.coordinator)
+            api_scrape(p->of.coordinator, &e);
+        exposition_end(&e);
+        http_body_unref(p->shared[format]);
+        p->shared[format] = http_body_new(&text, exposition_type(format));
+        p->shared_ms[format] = now_ms;
+    }
+    a->status = 200;
+    a->body = p->shared[format] ? http_body_ref(p->shared[format]) : NULL;
+}
+
+/* --- requests ----------------------------------------------------------------------------------------------------- */
+
 static void on_request(const struct http_request *r, struct http_answer *a, void *data)
 {
-    const struct pages *p = data;
-    if (strcmp(r->path, "/healthz") == 0)
+    struct pages *p = data;
+    enum page page = PAGE_HEALTH;
+    size_t i = 0;
+    while (page < PAGE_OTHER && strcmp(r->path, page_paths[page]) != 0)
+        page++;
+    if (page == PAGE_HEALTH)
         show_health(p, a);
-    else if (strcmp(r->path, "/readyz") == 0)
+    else if (page == PAGE_READINESS)
         show_readiness(p, a);
+    else if (page == PAGE_METRICS)
+        show_metrics(p, r, a);
     else
         say(a, 404, "there is no such page");
+    while (i < CODES - 1 && codes[i] != (a->body ? a->status : 500))
+        i++;
+    p->requests[page][i]++;
 }
 
 static void on_server_closed(void *data)
 {
     struct pages *p = data;
+    for (size_t i = 0; i < EXPOSITION_FORMATS; i++)
+        http_body_unref(p->shared[i]);
+    auth_free(p->auth);
     if (p->done)
         p->done(p->done_data);
     free(p);
@@ -82,9 +222,13 @@ titan_status pages_open(uv_loop_t *loop, const struct daemon_config *config, con
         return titan_fail(err, TITAN_ENOMEM, "no memory for the pages");
     p->config = config;
     p->of = *of;
+    p->started_ms = clock_wall_ms();
+    if (!of->coordinator)
+        p->auth = auth_new(&config->auth);
     const struct http_server_options options = {.answer = on_request, .data = p};
     titan_status status = http_server_open(loop, &options, &p->server, err);
     if (status != TITAN_OK) {
+        auth_free(p->auth);
         free(p);
         return status;
     }
@@ -105,6 +249,12 @@ titan_status pages_open(uv_loop_t *loop, const struct daemon_config *config, con
     return TITAN_OK;
 }
 
+void pages_reload(struct pages *p, const struct auth_options *auth)
+{
+    if (p->auth)
+        auth_reload(p->auth, auth);
+}
+
 void pages_stopping(struct pages *p)
 {
     p->stopping = true;
@@ -112,13 +262,7 @@ void pages_stopping(struct pages *p)
 
 void pages_close(struct pages *p, void (*done)(void *), void *data)
 {
-    static const struct log log = {.subsystem = "http"};
-    const struct http_counters n = http_server_counters(p->server);
     p->done = done;
     p->done_data = data;
-    tlog_debug(&log, "closing",
-               "connections=%" PRIu64 " open=%u beyond_limit=%" PRIu64 " late=%" PRIu64 " malformed=%" PRIu64
-               " handshakes=%" PRIu64,
-               n.connections, n.open, n.beyond_limit, n.late, n.malformed, n.handshakes);
     http_server_close(p->server, on_server_closed, p);
 }

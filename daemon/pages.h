@@ -9,9 +9,12 @@
 #ifndef TITAN_DAEMON_PAGES_H
 #define TITAN_DAEMON_PAGES_H
 
+#include "base/histogram.h"
 #include "daemon/agent/shell/agent.h"
 #include "daemon/config.h"
 #include "daemon/coordinator/coordinator.h"
+
+#define PAGES_SHARED_MS 250
 
 struct pages;
 
@@ -19,11 +22,13 @@ struct pages;
 struct pages_of {
     struct coordinator *coordinator;
     struct agent *agent;
+    const struct histogram *lag; /* of the event loop's iterations */
 };
 
 /* Listens at config->http.listen, which is set. config outlives the pages. */
 titan_status pages_open(uv_loop_t *loop, const struct daemon_config *config, const struct pages_of *of,
                         struct pages **ret, struct titan_error *err) TITAN_MUST_USE;
+void pages_reload(struct pages *p, const struct auth_options *auth); /* new lists of users with roles */
 void pages_stopping(struct pages *p); /* the daemon was told to stop: it is not ready any more */
 void pages_close(struct pages *p, void (*done)(void *), void *data);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,7 +23,10 @@
 #define DELIVER_SLICE_NS 100000
 #define LOCK_WAIT_MS 10000 /* how long an opening waits for another process that has the file open */
 #define LOCK_LOOK_MS 100
-#define TAIL_EVENTS 1000 /* number of events with a checked chain at every start */
+#define SIZES_NS INT64_C(1000000000) /* interval of looks at the files' sizes */
+#define TAIL_EVENTS 1000             /* number of events with a checked chain at every start */
+
+const char *const store_files[STORE_FILES] = {"titan.db", "titan.db-wal", "metrics.db", "metrics.db-wal"};
 
 static const struct log store_log = {.subsystem = "store"};
 
@@ -43,6 +47,8 @@ struct store {
     pthread_t thread;
     struct db *writer, *metrics_writer; /* writer thread only, after open */
     struct db *reader, *metrics_reader; /* loop thread only */
+    int64_t sized_ns;                   /* writer thread: the last look at the files' sizes */
+    char dir[PATH_MAX];                 /* the store's folder */
     uint64_t term, id;
     uint8_t secret[MAC_BYTES];
 
@@ -98,18 +104,39 @@ static void write_list(struct store *s, struct db *db, struct list *todo)
     struct titan_error err = {0};
     if (!todo->head)
         return;
+    const int64_t begin_ns = clock_mono_ns();
     group_commit(db, todo->head, &stats);
+    const double took_s = (double)(clock_mono_ns() - begin_ns) / 1e9;
     titan_assert(stats.failures <= stats.writes && stats.commits > 0);
     bool failed = db == s->writer && db_sync_failed(db, &err) != TITAN_OK;
     pthread_mutex_lock(&s->lock);
     list_move(&s->finished, todo);
     s->stats.commits += stats.commits;
     s->stats.failures += stats.failures;
+    if (db == s->writer)
+        histogram_add(&s->stats.commit_seconds, took_s);
     if (failed)
         s->failed = err;
     pthread_mutex_unlock(&s->lock);
     uv_async_send(&s->wake);
     group_checkpoint(db);
+}
+
+/* On the writer's thread, because a disk may not answer. */
+static void look_at_sizes(struct store *s)
+{
+    uint64_t bytes[STORE_FILES] = {0};
+    char path[PATH_MAX + 16];
+    struct stat st;
+    for (size_t i = 0; i < STORE_FILES; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", s->dir, store_files[i]);
+        if (stat(path, &st) == 0)
+            bytes[i] = (uint64_t)st.st_size;
+    }
+    pthread_mutex_lock(&s->lock);
+    memcpy(s->stats.bytes, bytes, sizeof(bytes));
+    pthread_mutex_unlock(&s->lock);
+    s->sized_ns = clock_mono_ns();
 }
 
 static void *writer_main(void *data)
@@ -134,6 +161,8 @@ static void *writer_main(void *data)
         }
         write_list(s, s->writer, &todo);
         write_list(s, s->metrics_writer, &metrics);
+        if (clock_mono_ns() - s->sized_ns >= SIZES_NS)
+            look_at_sizes(s);
     }
 }
 
@@ -464,6 +493,8 @@ titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, st
     }
     titan_assert(s->writer && s->reader && s->outstanding == 0);
     s->wake.data = s;
+    (void)snprintf(s->dir, sizeof(s->dir), "%s", dir);
+    look_at_sizes(s);
     if (pthread_create(&s->thread, NULL, writer_main, s) != 0) {
         status = titan_fail(err, TITAN_ELIMIT, "job store: cannot start the writer thread");
         close_files(s);

@@ -11,6 +11,7 @@
 
 #include <uv.h>
 
+#include "base/histogram.h"
 #include "state/group.h"
 
 struct store;
@@ -52,8 +53,12 @@ uint64_t store_id(const struct store *s);
 /* MAC_BYTES random bytes from the store's creation, also the same in copies. Coordinators prove their terms with these
  * bytes (daemon/common/proof.h). */
 const uint8_t *store_secret(const struct store *s);
+enum { STORE_FILES = 4 };
+extern const char *const store_files[STORE_FILES]; /* "titan.db", its log, "metrics.db", its log */
 struct store_stats {
     uint64_t writes, commits, failures;
+    struct histogram commit_seconds; /* group commits of titan.db */
+    uint64_t bytes[STORE_FILES];     /* a second old at most while there are writes */
 };
 struct store_stats store_stats(const struct store *s);
 

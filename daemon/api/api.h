@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, remove.c, jobs.c, watch.c, logs.c,
- * tokens.c, certificates.c, backup.c, check.c. api.c has the table of methods; access.c decides what a caller may do.
- * The handlers' data is the coordinator. docs/api.md, "Adding a method", has the steps. */
+ * tokens.c, certificates.c, backup.c, check.c; scrape.c has the metrics over HTTP. api.c has the table of methods;
+ * access.c decides what a caller may do. The handlers' data is the coordinator. docs/api.md, "Adding a method", has the
+ * steps. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 

@@ -19,6 +19,7 @@
 #define CHUNK ((size_t)64 << 10)
 
 struct backup {
+    struct coordinator *owner;
     struct rpc_call *call; /* NULL = the call is over, and the coordinator may be gone too */
     uv_work_t work;
     bool copying;
@@ -46,6 +47,24 @@ static void fail(struct backup *b)
         rpc_call_fail(b->call, &b->err);
 }
 
+/* The time of the last backup outlives the process, for those who watch its age. */
+struct backup_time {
+    int64_t at_ms;
+};
+
+static titan_status write_time(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct backup_time *t = arg;
+    return db_run(db, err, "INSERT INTO meta VALUES ('backup_at_ms', ?) ON CONFLICT (key) DO UPDATE SET value = ?",
+                  "ii", t->at_ms, t->at_ms);
+}
+
+static void time_written(void *arg, const struct titan_error *err)
+{
+    (void)err;
+    free(arg);
+}
+
 /* Sends until all is sent or the queue is full. */
 static void pump(struct backup *b)
 {
@@ -68,6 +87,14 @@ static void pump(struct backup *b)
         b->sent += (uint64_t)n;
     }
     rpc_call_finish(b->call, TITAN_OK, NULL);
+
+    struct coordinator *c = b->owner;
+    struct backup_time *t = malloc(sizeof(*t));
+    c->backup_at_ms = clock_wall_ms();
+    if (!t)
+        return;
+    t->at_ms = c->backup_at_ms;
+    store_write(c->store, write_time, t, time_written);
 }
 
 static bool has_room(const char *dir, uint64_t bytes)
@@ -147,6 +174,7 @@ static titan_status begin(struct coordinator *c, struct rpc_call *call, struct b
     struct backup *b = calloc(1, sizeof(*b));
     if (!b)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    b->owner = c;
     b->call = call;
     b->fd = -1;
     b->work.data = b;

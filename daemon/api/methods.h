@@ -21,6 +21,13 @@ titan_status api_check(struct rpc_call *call, const struct rpc_method *method, c
 titan_status api_may_go_on(struct rpc_call *call, const struct rpc_method *method, void *data,
                            struct titan_error *err) TITAN_MUST_USE;
 bool api_connection_may_go_on(const struct rpc_identity *identity, void *data);
+/* May this client of HTTP read the metrics? transport: as the transport has proved it; bearer: its header
+ * "authorization", NULL = none. TITAN_EPERM with the reason; *ret_known: the client has shown who it is. */
+titan_status api_may_scrape(struct coordinator *c, const struct rpc_identity *transport, const char *bearer,
+                            bool *ret_known, struct titan_error *err) TITAN_MUST_USE;
+/* Puts the coordinator's metrics, from memory alone. */
+struct exposition;
+void api_scrape(struct coordinator *c, struct exposition *e);
 /* coordinator_options.observer of a coordinator that serves these methods. */
 extern const struct coordinator_observer api_observer;
 

@@ -98,7 +98,10 @@ static unsigned roles_of(const struct auth *a, int64_t uid, const char *name, co
 {
     if (listed(&a->options.admins, uid, name, groups, n_groups))
         return roles_up_to(POLICY_ADMIN);
-    return roles_up_to(listed(&a->options.operators, uid, name, groups, n_groups) ? POLICY_OPERATOR : POLICY_USER);
+    if (listed(&a->options.operators, uid, name, groups, n_groups))
+        return roles_up_to(POLICY_OPERATOR);
+    return listed(&a->options.metrics, uid, name, groups, n_groups) ? POLICY_BIT(POLICY_SCRAPER)
+                                                                    : roles_up_to(POLICY_USER);
 }
 
 /* --- a process of this machine ------------------------------------------------------------------------------------ */
@@ -160,7 +163,7 @@ static unsigned process_roles(struct auth *a, const struct rpc_identity *id, int
             roles |= POLICY_BIT(POLICY_NODE);
         *k = (struct known){(int64_t)id->uid, now_ms + CACHE_MS, roles};
     }
-    titan_assert(k->roles & POLICY_BIT(POLICY_USER));
+    titan_assert(k->roles != 0);
     return k->roles;
 }
 
@@ -286,7 +289,9 @@ void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms,
         (void)snprintf(u->name, sizeof(u->name), "%s", t->name);
         (void)snprintf(u->actor, sizeof(u->actor), "%s (token %s)", t->name, t->id);
         if (token_counts(t, now_ms, NULL) == TITAN_OK && t->role >= TOKEN_USER && t->role <= TOKEN_ADMIN)
-            u->roles |= roles_up_to(roles[t->role]);
+            u->roles |= t->role == TOKEN_USER && listed(&a->options.metrics, JOB_NO_ID, t->name, NULL, 0)
+                            ? POLICY_BIT(POLICY_SCRAPER)
+                            : roles_up_to(roles[t->role]);
         break;
     }
     }
@@ -294,7 +299,7 @@ void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms,
 
 static void take_options(struct auth *a, const struct auth_options *options)
 {
-    const struct auth_list *const lists[] = {&a->options.admins, &a->options.operators};
+    const struct auth_list *const lists[] = {&a->options.admins, &a->options.operators, &a->options.metrics};
     a->options = *options;
     a->by_group = false;
     for (size_t l = 0; l < ARRAY_SIZE(lists); l++)

@@ -4,7 +4,8 @@
  * Unix socket: the process's uid. The uid is admin or operator if the configuration lists it, its name or one of its
  * groups. Root is always admin, and so is the daemon's own uid if a person started the daemon. Root and the daemon's
  * own uid may speak for a node. Certificate: a node or a user, by SPIFFE name. Token: its user and role. Plain TCP
- * (served with --insecure only): anonymous. */
+ * (served with --insecure only): anonymous. A user that is listed for metrics, and has no higher role, has that role
+ * alone. */
 #ifndef TITAN_DAEMON_AUTH_IDENTITY_H
 #define TITAN_DAEMON_AUTH_IDENTITY_H
 
@@ -33,7 +34,7 @@ struct auth_user;
 bool auth_shared_with(const char *entries, const struct auth_user *u);
 
 struct auth_options {
-    struct auth_list admins, operators;
+    struct auth_list admins, operators, metrics;
     bool private_jobs;
     bool nodes_by_address; /* plain TCP also admits agents */
     /* the daemon's own uid is no admin, since every user may connect and workers may run as the daemon's user */

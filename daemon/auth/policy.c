@@ -11,7 +11,7 @@ static const struct row {
     const char *method;
     char cells[POLICY_ROLES + 1];
     bool audit;
-} rows[POLICY_METHODS] = {[POLICY_NOTHING] = {NULL, "------", READS},
+} rows[POLICY_METHODS] = {[POLICY_NOTHING] = {NULL, "-------", READS},
 #define X(name, method, cells, audit) [POLICY_##name] = {method, cells, audit},
                           POLICY_TABLE(X)
 #undef X

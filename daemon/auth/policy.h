@@ -17,6 +17,7 @@ enum policy_role {
     POLICY_OPERATOR,
     POLICY_ADMIN,
     POLICY_NODE,
+    POLICY_SCRAPER, /* reads metrics over HTTP, and nothing else */
     POLICY_ROLES
 };
 #define POLICY_BIT(role) (1u << (role))
@@ -28,42 +29,42 @@ enum policy_cell {
     POLICY_YES,
 };
 
-/* X(NAME, method, unauthenticated anonymous user operator admin node, AUDIT or READS)
+/* X(NAME, method, unauthenticated anonymous user operator admin node metrics, AUDIT or READS)
  * - = no; o = own jobs; v = own jobs and, without private_jobs, all other jobs; y = yes. AUDIT: the method changes
  * something, so each call is an event. A refusal is always an event. */
 #define POLICY_TABLE(X)                                                                                                \
-    X(SUBMIT, "/titan.v1.Titan/Submit", "-yyyy-", AUDIT)                                                               \
-    X(GET_JOB, "/titan.v1.Titan/GetJob", "-yvyy-", READS)                                                              \
-    X(GET_RECIPE, "/titan.v1.Titan/GetRecipe", "-yoyy-", READS)                                                        \
-    X(LIST_JOBS, "/titan.v1.Titan/ListJobs", "-yvyy-", READS)                                                          \
-    X(CANCEL_JOB, "/titan.v1.Titan/CancelJob", "-yoyy-", AUDIT)                                                        \
-    X(REMOVE_JOB, "/titan.v1.Titan/RemoveJob", "-yoyy-", AUDIT)                                                        \
-    X(RESIZE_JOB, "/titan.v1.Titan/ResizeJob", "-yoyy-", AUDIT)                                                        \
-    X(CHECKPOINT_JOB, "/titan.v1.Titan/CheckpointJob", "-yoyy-", AUDIT)                                                \
-    X(WATCH_EVENTS, "/titan.v1.Titan/WatchEvents", "-yvyy-", READS)                                                    \
-    X(LOGS, "/titan.v1.Titan/Logs", "-yoyy-", READS)                                                                   \
-    X(METRICS, "/titan.v1.Titan/Metrics", "-yvyy-", READS)                                                             \
-    X(LIST_CHECKPOINTS, "/titan.v1.Titan/ListCheckpoints", "-yvyy-", READS)                                            \
-    X(LIST_NODES, "/titan.v1.Titan/ListNodes", "-yyyy-", READS)                                                        \
-    X(COUNTERS, "/titan.v1.Titan/Counters", "-yyyy-", READS)                                                           \
-    X(VERSION, "/titan.v1.Titan/Version", "-yyyyy", READS)                                                             \
-    X(CHECK_NODES, "/titan.v1.Titan/CheckNodes", "-y-yy-", READS)                                                      \
-    X(DRAIN_NODE, "/titan.v1.Titan/DrainNode", "-y-yy-", AUDIT)                                                        \
-    X(UNDRAIN_NODE, "/titan.v1.Titan/UndrainNode", "-y-yy-", AUDIT)                                                    \
-    X(FORGET_NODE, "/titan.v1.Titan/ForgetNode", "-y-yy-", AUDIT)                                                      \
-    X(REMOVE_NODE, "/titan.v1.Titan/RemoveNode", "-y-yy-", AUDIT)                                                      \
-    X(AUDIT, "/titan.v1.Titan/Audit", "---yy-", READS)                                                                 \
-    X(BACKUP, "/titan.v1.Titan/Backup", "----y-", AUDIT)                                                               \
-    X(CREATE_TOKEN, "/titan.v1.Titan/CreateToken", "----y-", AUDIT)                                                    \
-    X(LIST_TOKENS, "/titan.v1.Titan/ListTokens", "----y-", READS)                                                      \
-    X(REVOKE_TOKEN, "/titan.v1.Titan/RevokeToken", "----y-", AUDIT)                                                    \
-    X(JOIN_NODE, "/titan.v1.Titan/JoinNode", "----y-", AUDIT)                                                          \
-    X(LIST_JOINS, "/titan.v1.Titan/ListJoins", "----y-", READS)                                                        \
-    X(REVOKE_JOIN, "/titan.v1.Titan/RevokeJoin", "----y-", AUDIT)                                                      \
-    X(REVOKE_CERTIFICATE, "/titan.v1.Titan/RevokeCertificate", "----y-", AUDIT)                                        \
-    X(ENROLL, "/titan.internal.Enrolment/Enroll", "yyyyyy", AUDIT)                                                     \
-    X(RENEW, "/titan.internal.Enrolment/Renew", "-----y", AUDIT)                                                       \
-    X(SESSION, "/titan.internal.Coordinator/Session", "-----y", READS)
+    X(SUBMIT, "/titan.v1.Titan/Submit", "-yyyy--", AUDIT)                                                              \
+    X(GET_JOB, "/titan.v1.Titan/GetJob", "-yvyy--", READS)                                                             \
+    X(GET_RECIPE, "/titan.v1.Titan/GetRecipe", "-yoyy--", READS)                                                       \
+    X(LIST_JOBS, "/titan.v1.Titan/ListJobs", "-yvyy--", READS)                                                         \
+    X(CANCEL_JOB, "/titan.v1.Titan/CancelJob", "-yoyy--", AUDIT)                                                       \
+    X(REMOVE_JOB, "/titan.v1.Titan/RemoveJob", "-yoyy--", AUDIT)                                                       \
+    X(RESIZE_JOB, "/titan.v1.Titan/ResizeJob", "-yoyy--", AUDIT)                                                       \
+    X(CHECKPOINT_JOB, "/titan.v1.Titan/CheckpointJob", "-yoyy--", AUDIT)                                               \
+    X(WATCH_EVENTS, "/titan.v1.Titan/WatchEvents", "-yvyy--", READS)                                                   \
+    X(LOGS, "/titan.v1.Titan/Logs", "-yoyy--", READS)                                                                  \
+    X(METRICS, "/titan.v1.Titan/Metrics", "-yvyy--", READS)                                                            \
+    X(LIST_CHECKPOINTS, "/titan.v1.Titan/ListCheckpoints", "-yvyy--", READS)                                           \
+    X(LIST_NODES, "/titan.v1.Titan/ListNodes", "-yyyy--", READS)                                                       \
+    X(COUNTERS, "/titan.v1.Titan/Counters", "-yyyy--", READS)                                                          \
+    X(VERSION, "/titan.v1.Titan/Version", "-yyyyyy", READS)                                                            \
+    X(CHECK_NODES, "/titan.v1.Titan/CheckNodes", "-y-yy--", READS)                                                     \
+    X(DRAIN_NODE, "/titan.v1.Titan/DrainNode", "-y-yy--", AUDIT)                                                       \
+    X(UNDRAIN_NODE, "/titan.v1.Titan/UndrainNode", "-y-yy--", AUDIT)                                                   \
+    X(FORGET_NODE, "/titan.v1.Titan/ForgetNode", "-y-yy--", AUDIT)                                                     \
+    X(REMOVE_NODE, "/titan.v1.Titan/RemoveNode", "-y-yy--", AUDIT)                                                     \
+    X(AUDIT, "/titan.v1.Titan/Audit", "---yy--", READS)                                                                \
+    X(BACKUP, "/titan.v1.Titan/Backup", "----y--", AUDIT)                                                              \
+    X(CREATE_TOKEN, "/titan.v1.Titan/CreateToken", "----y--", AUDIT)                                                   \
+    X(LIST_TOKENS, "/titan.v1.Titan/ListTokens", "----y--", READS)                                                     \
+    X(REVOKE_TOKEN, "/titan.v1.Titan/RevokeToken", "----y--", AUDIT)                                                   \
+    X(JOIN_NODE, "/titan.v1.Titan/JoinNode", "----y--", AUDIT)                                                         \
+    X(LIST_JOINS, "/titan.v1.Titan/ListJoins", "----y--", READS)                                                       \
+    X(REVOKE_JOIN, "/titan.v1.Titan/RevokeJoin", "----y--", AUDIT)                                                     \
+    X(REVOKE_CERTIFICATE, "/titan.v1.Titan/RevokeCertificate", "----y--", AUDIT)                                       \
+    X(ENROLL, "/titan.internal.Enrolment/Enroll", "yyyyyyy", AUDIT)                                                    \
+    X(RENEW, "/titan.internal.Enrolment/Renew", "-----y-", AUDIT)                                                      \
+    X(SESSION, "/titan.internal.Coordinator/Session", "-----y-", READS)
 
 enum policy_method {
     POLICY_NOTHING,
@@ -72,6 +73,13 @@ enum policy_method {
 #undef X
         POLICY_METHODS
 };
+
+/* May a caller with these roles read the metrics of all jobs and nodes over HTTP? */
+static inline bool policy_scrapes(unsigned roles)
+{
+    return roles & (POLICY_BIT(POLICY_SCRAPER) | POLICY_BIT(POLICY_OPERATOR) | POLICY_BIT(POLICY_ADMIN) |
+                    POLICY_BIT(POLICY_ANONYMOUS));
+}
 
 /* The largest right of these roles (a set of POLICY_BIT). */
 enum policy_cell policy_look_up(unsigned method, unsigned roles);

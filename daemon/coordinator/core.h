@@ -21,6 +21,7 @@
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_H
 #define TITAN_DAEMON_COORDINATOR_CORE_H
 
+#include "base/histogram.h"
 #include "base/mac.h"
 #include "daemon/coordinator/batch.h"
 
@@ -236,7 +237,34 @@ struct core_counters {
 #undef CORE_COUNTER
 };
 const struct core_counters *core_counters(const struct core *c);
+/* How long recoveries took, in parts as in recovery.finished. */
+#define CORE_RECOVERY_PHASES 6
+struct core_recoveries {
+    struct histogram whole, phases[CORE_RECOVERY_PHASES];
+};
+extern const char *const core_recovery_phases[CORE_RECOVERY_PHASES]; /* "detect_ms", ... */
+const struct core_recoveries *core_recoveries(const struct core *c);
 size_t core_pending(const struct core *c);
+/* Why jobs wait, and since when. A job counts once. */
+enum core_wait {
+    CORE_WAITS_SLOTS,   /* first in the queue of its device */
+    CORE_WAITS_BEHIND,  /* another job waits for slots before it */
+    CORE_WAITS_NODES,   /* all nodes together have too few slots for it */
+    CORE_WAITS_USER,    /* its user has as many slots as one user may have */
+    CORE_WAITS_SETTLED, /* the store came from a backup, and has not settled */
+    CORE_WAITS
+};
+#define CORE_QUEUE_PRIORITIES 16
+struct core_queue {
+    size_t waits[CORE_WAITS];
+    /* The highest priorities with a waiting job, and when their oldest job was submitted (wall clock). */
+    struct {
+        int32_t priority;
+        int64_t oldest_ms;
+    } priorities[CORE_QUEUE_PRIORITIES];
+    size_t n_priorities;
+};
+void core_queue(const struct core *c, struct core_queue *ret);
 size_t core_user_pending(const struct core *c, const char *user); /* pending jobs of one user */
 /* The job's progress since the last stored status. False: the job is not active. */
 bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret);
@@ -253,6 +281,21 @@ struct core_losses {
     uint32_t count, budget, window_s;
 };
 size_t core_job_losses(const struct core *c, uint64_t job_id, struct core_losses ret[CORE_LOSSES_MAX]);
+/* A job that runs, or has ended within CORE_ENDED_MS. */
+#define CORE_ENDED_MS 900000
+struct core_job {
+    uint64_t id;
+    const char *name, *user, *mesh;
+    enum job_state state;
+    uint64_t step, steps, epoch, tokens;
+    double loss, grad_norm, tokens_per_second, mfu; /* as in struct job_status */
+    uint32_t world_size, skipped_steps, checkpoint_failures;
+    int64_t step_at_ms, checkpoint_at_ms; /* wall clock; 0 = unknown */
+    struct core_losses losses[CORE_LOSSES_MAX];
+    size_t n_losses;
+};
+void core_jobs(const struct core *c, struct core_time now, void (*each)(const struct core_job *j, void *data),
+               void *data);
 /* Session of a connected node; 0 = none. */
 uint64_t core_node_session(const struct core *c, const char *node);
 /* What another agent needs to probe this node: its UDP port, and the key of this one probe. False: the node has no

@@ -106,6 +106,12 @@ struct http_body *http_body_new(struct buf *text, const char *type)
     return body;
 }
 
+struct http_body *http_body_ref(struct http_body *body)
+{
+    body->n++;
+    return body;
+}
+
 void http_body_unref(struct http_body *body)
 {
     titan_assert(!body || body->n > 0);

@@ -69,6 +69,7 @@ struct http_counters http_server_counters(const struct http_server *server);
 
 /* Takes the text. type: "text/plain; charset=utf-8". NULL: out of memory, or the text has failed. */
 struct http_body *http_body_new(struct buf *text, const char *type);
-void http_body_unref(struct http_body *body); /* NULL is fine */
+struct http_body *http_body_ref(struct http_body *body); /* for another answer with the same text */
+void http_body_unref(struct http_body *body);            /* NULL is fine */
 
 #endif

@@ -53,6 +53,8 @@ struct endpoint {
     struct rpc_method method; /* path NULL: stands for all methods that are not served */
     void *data;
     bool own; /* health and reflection */
+    uint64_t codes[RPC_CODES];
+    struct histogram duration;
 };
 
 struct connection {
@@ -98,7 +100,7 @@ struct rpc_server {
 struct rpc_call {
     struct rpc_server *server;
     struct connection *connection;
-    const struct endpoint *endpoint;
+    struct endpoint *endpoint;
     struct rpc_tenant *payer; /* the open call counts against this tenant; NULL: against none */
     grpc_call *call;
     unsigned pending; /* tags in flight */
@@ -110,6 +112,7 @@ struct rpc_call {
     grpc_byte_buffer *incoming;
     int cancelled;
     uint64_t opened_ms; /* loop's clock */
+    int64_t taken_ns;   /* when the call came */
 
     bool begun;  /* its first message has arrived */
     bool opened; /* known to the handler */
@@ -189,6 +192,11 @@ static void batch(struct rpc_call *call, const grpc_op *ops, size_t n, struct rp
 {
     call->pending++;
     rpc_batch(call->call, ops, n, tag);
+}
+
+static bool streams(const struct endpoint *e)
+{
+    return e->method.on_message || e->method.on_drain;
 }
 
 /* --- incoming ----------------------------------------------------------------------------------------------------- */
@@ -352,6 +360,10 @@ static void close_tag(struct rpc_tag *tag, bool ok)
     struct rpc_tenant *payer = TAKE(call->payer);
     titan_assert(!call->over);
     call->over = true;
+    const int code = call->finished ? titan_status_grpc(call->status) : GRPC_STATUS_CANCELLED;
+    call->endpoint->codes[code >= 0 && code < RPC_CODES ? code : GRPC_STATUS_UNKNOWN]++;
+    if (!streams(call->endpoint))
+        histogram_add(&call->endpoint->duration, (double)(clock_mono_ns() - call->taken_ns) / 1e9);
     if (payer) {
         titan_assert(payer->n_calls > 0);
         payer->n_calls--;
@@ -381,7 +393,7 @@ static void request_tag(struct rpc_tag *tag, bool ok)
     struct connection *c = call->connection;
     struct rpc_server *server = call->server;
     const struct rpc_server_options *options = &server->options;
-    const struct endpoint *endpoint = server->endpoints;
+    struct endpoint *endpoint = server->endpoints;
     struct titan_error err;
     const char *beyond;
     if (!ok) {
@@ -393,6 +405,7 @@ static void request_tag(struct rpc_tag *tag, bool ok)
     while (endpoint->method.path && grpc_slice_str_cmp(call->details.method, endpoint->method.path) != 0)
         endpoint++;
     call->endpoint = endpoint;
+    call->taken_ns = clock_mono_ns();
     call->recv_tag.costly = endpoint->method.costly;
     identify(c, &call->identity);
     LIST_INSERT_HEAD(&server->open, call, link);
@@ -563,6 +576,34 @@ const char *rpc_call_peer(const struct rpc_call *call)
 struct rpc_refusals rpc_call_refusals(const struct rpc_call *call)
 {
     return call->server->refusals;
+}
+
+struct rpc_refusals rpc_server_refusals(const struct rpc_server *server)
+{
+    return server->refusals;
+}
+
+const char *rpc_code_name(unsigned code)
+{
+    static const char *const names[RPC_CODES] = {
+        "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+        "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+        "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+        "DATA_LOSS", "UNAUTHENTICATED"};
+    titan_assert(code < RPC_CODES);
+    return names[code];
+}
+
+void rpc_server_calls(const struct rpc_server *server, void (*each)(const struct rpc_method_calls *calls, void *data),
+                      void *data)
+{
+    const struct endpoint *e = server->endpoints;
+    for (bool last = false; !last; e++) {
+        last = !e->method.path;
+        const struct rpc_method_calls calls = {
+            .path = last ? "unknown" : e->method.path, .codes = e->codes, .duration = streams(e) ? NULL : &e->duration};
+        each(&calls, data);
+    }
 }
 
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)

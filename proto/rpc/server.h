@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "base/histogram.h"
 #include "proto/rpc/tls.h"
 
 struct rpc_server;
@@ -119,12 +120,23 @@ void rpc_server_review(struct rpc_server *server);
 /* Refuses new calls, lets running calls finish for grace_ms, cancels the rest, then calls done (on the loop) exactly
  * once. done may free the server. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data);
+/* Calls of a method that have ended, since the start. */
+#define RPC_CODES 17 /* gRPC's codes, 0 to 16 */
+struct rpc_method_calls {
+    const char *path;                 /* "unknown": of methods that are not served */
+    const uint64_t *codes;            /* RPC_CODES */
+    const struct histogram *duration; /* NULL = the method streams */
+};
+void rpc_server_calls(const struct rpc_server *server, void (*each)(const struct rpc_method_calls *calls, void *data),
+                      void *data);
+const char *rpc_code_name(unsigned code); /* "OK", "CANCELLED", ...; below RPC_CODES */
 /* Numbers of refusals since the start. */
 struct rpc_refusals {
     uint64_t connections; /* beyond a limit, without a free descriptor, or ended by the proxy */
     uint64_t calls;       /* beyond max_user_calls, or too many of health and reflection */
 };
 struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* refusals of the call's server */
+struct rpc_refusals rpc_server_refusals(const struct rpc_server *server);
 void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */
 
 /* Answers a unary call with a message and OK. The call is finished. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# docs/published.md, the operations in docs/gpu.md and docs/step.svg are what the planner says today, and its predictions are within their bounds.
+# docs/metrics.md, docs/published.md, the operations in docs/gpu.md and docs/step.svg are what the planner says today, and its predictions are within their bounds.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 : "${BUILD:=build}" "${PYTHON:=/usr/bin/python3}"
@@ -11,6 +11,8 @@ trap 'rm -rf "$tmp"' EXIT
 report() { # report NAME STATUS
     if [ "$2" -eq 0 ]; then echo "ok - $1"; else echo "not ok - $1"; sed 's/^/# /' "$tmp/out"; fi
 }
+{ make --no-print-directory "$BUILD/tests/metric-reference" >"$tmp/make" && "$BUILD/tests/metric-reference" >"$tmp/metrics.md" && diff "$tmp/metrics.md" docs/metrics.md; } >"$tmp/out" 2>&1
+report "docs/metrics.md is current (make docs)" $?
 "$PYTHON" tests/docs/published.py "$BUILD/bin/titan-worker" recipes --check docs/published.md >"$tmp/out" 2>&1
 report "docs/published.md is current and within bounds" $?
 "$PYTHON" tests/docs/gpu_operations.py "$BUILD/bin/titan-worker" --check >"$tmp/out" 2>&1

@@ -41,7 +41,6 @@ KEPT_MEMBERS = {
 KEPT_NAMES = {
     "API_PAGE_MAX": "no answer has more",
     "NVML_NAME_SIZE": "a library in NVIDIA's place",
-    "_cleanup_file_": "",
 }
 BARE = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|//[^\n]*|/\*.*?\*/', re.S)
 DEFINITION = re.compile(r"^(?!static|typedef|extern|return|else|#)[A-Za-z_][\w \t*]*?[ *](\w+)\((?:[^;{}()]|\([^()]*\))*\)\s*\{", re.M)

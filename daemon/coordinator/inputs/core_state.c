@@ -15,6 +15,7 @@
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/run/job_driver.h"
+#include "daemon/coordinator/run/job_view.h"
 #include "daemon/coordinator/run/stale_store.h"
 #include "daemon/coordinator/sched/maintenance.h"
 #include "daemon/coordinator/sched/placement.h"
@@ -80,6 +81,7 @@ void core_free(struct core *c)
     while (c->greetings)
         free(fence_take_identity(c, c->greetings->session));
     queue_free(c);
+    job_view_free(c);
     free(c->jobs_dir);
     free(c->jobs_token);
     free(c->fenced_by);
@@ -131,6 +133,16 @@ int64_t core_deadline(struct core *c)
 const struct core_counters *core_counters(const struct core *c)
 {
     return &c->counters;
+}
+
+const struct core_recoveries *core_recoveries(const struct core *c)
+{
+    return &c->recoveries;
+}
+
+void core_queue(const struct core *c, struct core_queue *ret)
+{
+    queue_count(c, ret);
 }
 
 size_t core_pending(const struct core *c)

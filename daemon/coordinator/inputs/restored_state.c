@@ -131,7 +131,8 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
     for (size_t i = 0; i < saved->n_checkpoints; i++)
         j->ckpts[i] = (struct ckptrec){.step = saved->checkpoints[i].step,
                                        .epoch = saved->checkpoints[i].epoch,
-                                       .path = core_strdup(saved->checkpoints[i].path)};
+                                       .path = core_strdup(saved->checkpoints[i].path),
+                                       .at_ms = saved->checkpoints[i].committed_at_ms};
     if (j->state == JOB_PENDING && saved->job.reason && strncmp(saved->job.reason, "waiting", 7) != 0)
         job_end_because(j, j->stop.grace_ms, saved->job.reason);
     for (size_t i = 0; i < saved->n_losses; i++)

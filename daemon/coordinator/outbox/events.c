@@ -222,6 +222,9 @@ void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateR
                                .detail = detail_end(c, &d)});
 }
 
+const char *const core_recovery_phases[CORE_RECOVERY_PHASES] = {"detect_ms", "decide_ms", "quiet_ms",
+                                                                "form_ms",   "state_ms",  "step_ms"};
+
 /* The event has the time of each recovery phase. The phases follow each other, so the event shows which phase is slow.
  * An unknown time is 0. */
 void emit_recovery_finished(struct core *c, struct jobrec *j)
@@ -229,16 +232,15 @@ void emit_recovery_finished(struct core *c, struct jobrec *j)
     const struct recovery *r = &j->recovery;
     const int64_t ready = r->ready && r->ready < r->stepped ? r->ready : r->stepped;
     const struct {
-        const char *name;
         int64_t ms;
         uint64_t *sum;
-    } phases[] = {
-        {"detect_ms", r->detect_ms, &c->counters.recovery_detect_ms},
-        {"decide_ms", r->revoked ? r->revoked - r->lost : 0, &c->counters.recovery_decide_ms},
-        {"quiet_ms", r->revoked && r->quiet ? r->quiet - r->revoked : 0, &c->counters.recovery_quiet_ms},
-        {"form_ms", r->quiet ? r->formed - r->quiet : 0, &c->counters.recovery_form_ms},
-        {"state_ms", r->formed ? ready - r->formed : 0, &c->counters.recovery_state_ms},
-        {"step_ms", r->stepped - ready, &c->counters.recovery_step_ms},
+    } phases[CORE_RECOVERY_PHASES] = {
+        {r->detect_ms, &c->counters.recovery_detect_ms},
+        {r->revoked ? r->revoked - r->lost : 0, &c->counters.recovery_decide_ms},
+        {r->revoked && r->quiet ? r->quiet - r->revoked : 0, &c->counters.recovery_quiet_ms},
+        {r->quiet ? r->formed - r->quiet : 0, &c->counters.recovery_form_ms},
+        {r->formed ? ready - r->formed : 0, &c->counters.recovery_state_ms},
+        {r->stepped - ready, &c->counters.recovery_step_ms},
     };
     const long long ms = r->stepped - r->lost;
     struct detail d;
@@ -250,9 +252,12 @@ void emit_recovery_finished(struct core *c, struct jobrec *j)
     json_put_string(&d.w, "rung", recovery_source_name(j->source.origin_known ? j->source.origin.recovery_source : -1));
     json_put_uint(&d.w, "epochs", MAX(r->epochs, 1u));
     for (size_t i = 0; i < ARRAY_SIZE(phases); i++) {
-        json_put_int(&d.w, phases[i].name, phases[i].ms);
-        *phases[i].sum += (uint64_t)MAX(phases[i].ms, (int64_t)0);
+        const int64_t took = MAX(phases[i].ms, (int64_t)0);
+        json_put_int(&d.w, core_recovery_phases[i], phases[i].ms);
+        *phases[i].sum += (uint64_t)took;
+        histogram_add(&c->recoveries.phases[i], (double)took / 1000);
     }
+    histogram_add(&c->recoveries.whole, (double)ms / 1000);
     c->counters.recoveries++;
     c->counters.recovery_ms += (uint64_t)ms;
     emit_event(c, j,

@@ -54,6 +54,9 @@ struct core {
     size_t n_taken, cap_taken;
     int64_t late_mono; /* when this process was last found to have stood still; 0 = never */
     struct core_counters counters;
+    struct core_recoveries recoveries;
+    struct ended_job *ended; /* a ring, run/job_view.c; NULL = no job has ended */
+    size_t n_ended;          /* all that were put into the ring */
     bool slots_changed;
     bool unreported; /* a queued job that is too large may lack its event */
     bool unsettled;  /* a message waits for the next tick, see core_options.at_once */

@@ -38,6 +38,36 @@ size_t queue_user_pending(const struct core *c, const char *name)
     return u ? u->pending : 0;
 }
 
+/* Jobs of a lane wait for the same, but for the first job in the queue of a device. */
+void queue_count(const struct core *c, struct core_queue *ret)
+{
+    *ret = (struct core_queue){.n_priorities = 0};
+    for (const struct lane *l = c->lanes; l; l = l->next) {
+        const struct jobrec *j = l->first;
+        size_t heads = 0;
+        for (size_t i = 0; i < CORE_DEVICES; i++)
+            heads |= c->heads[i].job == j;
+        const bool none = !c->heads[0].job && !c->heads[1].job; /* nothing was looked at yet, or all get their slots */
+        const enum core_wait why = c->stale                              ? CORE_WAITS_SETTLED
+                                   : l->too_large                        ? CORE_WAITS_NODES
+                                   : queue_allows(c, j, NULL) < l->least ? CORE_WAITS_USER
+                                   : none                                ? CORE_WAITS_SLOTS
+                                                                         : CORE_WAITS_BEHIND;
+        if (why != CORE_WAITS_BEHIND)
+            heads = 0;
+        ret->waits[CORE_WAITS_SLOTS] += heads;
+        ret->waits[why] += l->n - heads;
+        size_t at = ret->n_priorities;
+        if (at > 0 && ret->priorities[at - 1].priority == l->priority)
+            ret->priorities[at - 1].oldest_ms = MIN(ret->priorities[at - 1].oldest_ms, j->submitted_at_ms);
+        else if (at < CORE_QUEUE_PRIORITIES) {
+            ret->priorities[at].priority = l->priority;
+            ret->priorities[at].oldest_ms = j->submitted_at_ms;
+            ret->n_priorities++;
+        }
+    }
+}
+
 const char *queue_user_name(const struct user *u)
 {
     return u->name;

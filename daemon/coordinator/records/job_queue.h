@@ -40,6 +40,7 @@ void queue_took(struct jobrec *j, uint32_t slots); /* counts slots that the job 
 struct user *queue_user(struct core *c, const char *name);
 const char *queue_user_name(const struct user *u);
 size_t queue_user_pending(const struct core *c, const char *name);
+void queue_count(const struct core *c, struct core_queue *ret);
 void queue_free(struct core *c);
 
 #endif

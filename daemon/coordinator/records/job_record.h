@@ -79,6 +79,7 @@ struct past_loss {
 struct ckptrec {
     uint64_t step, epoch;
     char *path;
+    int64_t at_ms; /* wall clock */
 };
 
 /* What a job is doing. records/phase.c has the table of moves; outbox/transitions.c makes the moves:
@@ -161,8 +162,12 @@ struct job_progress { /* run/job_progress.c */
     /* step of the last evaluation taken; steps after a fallback are evaluated again */
     uint64_t evaluated_step;
     struct metric spare[METRICS_SPARE]; /* metrics of ranks other than 0, by step */
-    bool unsaved;                       /* status has changed since it was stored */
-    int64_t saved_mono;                 /* time at which status was last stored */
+    int64_t step_at_ms;                 /* wall clock: when the status moved to its step; 0 = not since the start */
+    double grad_norm;                   /* of that step */
+    uint64_t tokens;                    /* up to that step */
+    uint32_t skipped_steps;
+    bool unsaved;       /* status has changed since it was stored */
+    int64_t saved_mono; /* time at which status was last stored */
 };
 struct job_resize {      /* run/resize.c */
     int64_t begun_mono;  /* 0 = no resize is under way */
@@ -178,7 +183,9 @@ struct jobrec {
     struct jobrec *prev, *next; /* links in its lane of the queue, or in the active list */
     struct lane *lane;          /* NULL unless it waits in the queue */
     uint64_t id;
+    char *name;
     struct user *user;
+    int64_t submitted_at_ms;
     struct job_spec spec;
     struct desired_size desired;
     char device[16]; /* device it was placed on; "" = not placed yet */

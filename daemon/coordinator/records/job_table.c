@@ -21,7 +21,9 @@ struct jobrec *core_add_job(struct core *c, const struct job *job)
     j->state = job->state;
     j->spec = job->spec;
     j->desired = job->desired;
+    j->name = core_strdup(job->name ? job->name : "");
     j->user = queue_user(c, job->user ? job->user : "");
+    j->submitted_at_ms = job->submitted_at_ms;
     j->status = job->status;
     j->status.checkpoint = NULL;
     j->clock.epoch_deadline = j->clock.starve_at = j->quorum.at = INT64_MAX;
@@ -44,6 +46,7 @@ void job_free(struct jobrec *j)
     }
     for (size_t i = 0; i < j->n_ckpts; i++)
         free(j->ckpts[i].path);
+    free(j->name);
     free(j->workers);
     free(j->ckpts);
     free(j->rank_slots);

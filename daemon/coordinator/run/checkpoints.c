@@ -21,7 +21,8 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
     bool again = at < j->n_ckpts && j->ckpts[at].step == m->step;
     if (at > 0 || (again && j->ckpts[at].epoch == m->epoch))
         return; /* a repeated report: an epoch writes its checkpoints in order of steps */
-    const struct ckptrec written = {.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
+    const struct ckptrec written = {
+        .step = m->step, .epoch = m->epoch, .path = core_strdup(m->path), .at_ms = c->now.wall_ms};
     if (again) {
         free(j->ckpts[at].path);
         j->ckpts[at] = written;

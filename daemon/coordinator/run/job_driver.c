@@ -11,6 +11,7 @@
 #include "daemon/coordinator/run/growth.h"
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/job_view.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/quorum.h"
 #include "daemon/coordinator/run/recovery.h"
@@ -115,8 +116,10 @@ void job_advance(struct core *c, struct jobrec *j)
     case PHASE_ENDED:
         break;
     }
-    if (j->phase == PHASE_ENDED && j->n_workers == 0)
+    if (j->phase == PHASE_ENDED && j->n_workers == 0) {
+        job_view_keep(c, j);
         core_forget(c, j);
+    }
 }
 
 void job_received(struct core *c, struct jobrec *j)

@@ -91,6 +91,10 @@ void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slo
         j->status.loss = metric.loss;
         j->status.tokens_per_second = metric.tokens_per_second;
         j->status.mfu = metric.mfu;
+        j->progress.step_at_ms = c->now.wall_ms;
+        j->progress.grad_norm = metric.grad_norm;
+        j->progress.tokens = metric.tokens;
+        j->progress.skipped_steps = metric.skipped_steps;
         job_progress_unsaved(j);
     }
     if (first && epoch_live(j))

@@ -69,6 +69,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     TRY(db_int(db, &sequence, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
     TRY(db_int(db, &gone_job, err, "SELECT value FROM meta WHERE key = 'last_job'", ""));
     TRY(db_int(db, &gone_worker, err, "SELECT value FROM meta WHERE key = 'last_worker'", ""));
+    TRY(db_int(db, &c->backup_at_ms, err, "SELECT value FROM meta WHERE key = 'backup_at_ms'", ""));
     last_job = MAX(last_job, (uint64_t)gone_job);
     last_worker = MAX(last_worker, (uint64_t)gone_worker);
     if (last_job >= RANGE_ID_MAX || last_worker >= RANGE_ID_MAX)

@@ -77,6 +77,7 @@ struct coordinator {
     struct heartbeat_socket *heartbeat_sockets; /* receive heartbeats as datagrams */
     struct enrol *enrol;
     struct backup *backup; /* backup being sent; NULL = none */
+    int64_t backup_at_ms;  /* wall clock: end of the last complete backup; 0 = none */
     struct watcher *watchers;
     size_t n_watchers;
     struct check_request *check_requests;

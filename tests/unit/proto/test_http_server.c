@@ -249,6 +249,8 @@ static void test_bodies(void **state)
     assert_null(http_body_new(&failed, "text/plain"));
     struct http_body *body = http_body_new(&text, "text/plain"); /* an empty one */
     assert_non_null(body);
+    assert_ptr_equal(http_body_ref(body), body);
+    http_body_unref(body);
     http_body_unref(body);
     http_body_unref(NULL);
 }

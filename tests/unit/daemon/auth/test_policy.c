@@ -49,6 +49,7 @@ static const struct expected {
      "JoinNode ListJoins RevokeJoin RevokeCertificate Enroll",
      "", ""},
     {POLICY_NODE, "Version Session Enroll Renew", "", ""},
+    {POLICY_SCRAPER, "Version Enroll", "", ""},
 };
 /* Calls that are on record when they succeed. */
 static const char changing[] =
