@@ -131,6 +131,7 @@ struct recipe {
     } mx;
     struct {
         char variant[32], filter_fqns[1024];
+        bool mem_efficient; /* inputs are kept for the weights' gradients as codes */
     } switchback;
     struct {
         char name[32], rest[32]; /* rest: for all but the matrices of layers; "same": as name (base/optimizers.h) */

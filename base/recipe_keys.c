@@ -249,6 +249,10 @@ const struct setting recipe_keys[] = {
         .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Scales of int8. Each token has one, for inputs and for gradients of outputs. \"global\": a weight has one. "
         "\"vectorwise\": each of the weight's outputs has one, and in the input gradient each of its inputs."),
+    KEY(switchback, mem_efficient, BOOL, .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Inputs that only weights' gradients read again are kept as the products' int8 codes, half the bytes of "
+        "bfloat16, and the weights' gradients are of the codes' values. An input that a layer without int8 reads as "
+        "well is kept as it is."),
     KEY(switchback, filter_fqns, LIST, .choices = "*", .initial = "[]", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
         "Layers that are left out: those with one of these texts in their names. Head, embedding, router and routed "
         "experts always are, and layers with a side that is no multiple of 16."),

@@ -133,6 +133,8 @@ enum {
     FEW_BITS_BACK,
     I8_NT,
     I8_NN,
+    I8_KEEP,
+    I8_KEPT,
     CODES,
     CODES_AT_RANDOM,
     CODES_SUM,
@@ -361,6 +363,13 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->matmul_i8(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
                                     .tb = true, .ldb = o->k, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k,
                                     .int8 = &one_scale, .work = b->f8_work));
+        break;
+    case I8_KEEP:
+        st = ops->rows_encode(s, ARGS(rows_encode, .codes = b->f8_work, .x = x[1], .dt = b->dt, .n = o->m, .c = o->k));
+        break;
+    case I8_KEPT:
+        st =
+            ops->rows_decode(s, ARGS(rows_decode, .out = x[0], .codes = b->f8_work, .dt = b->dt, .n = o->m, .c = o->k));
         break;
     case I8_NN:
         st = ops->matmul_i8(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
@@ -700,7 +709,7 @@ static void run_float8(struct bench *b)
 }
 
 /* The products of a linear layer in int8, as SwitchBack has them, beside those in the compute type. The weight's
- * gradient is in the compute type in both. */
+ * gradient is in the compute type in both. An input that is kept as codes, and its values. */
 static void run_int8(struct bench *b)
 {
     struct bench named = *b;
@@ -715,6 +724,13 @@ static void run_int8(struct bench *b)
     run(&named, product(b, "int8 plain forward", MATMUL_NT, n, out, in, calls));
     run(&named, product(b, "int8 plain dgrad", MATMUL_NN, n, in, out, calls));
     run(&named, product(b, "int8 wgrad", MATMUL_TN, out, in, n, calls));
+    struct op_call kept = product(b, "int8 keep", I8_KEEP, n, out, in, calls);
+    kept.flops = 0;
+    kept.bytes = (size_t)(n * in) * (dtype_bytes(b->dt) + 1);
+    run(&named, kept);
+    kept.name = "int8 kept";
+    kept.kind = I8_KEPT;
+    run(&named, kept);
     b->ops->release(b->h.dev, named.f8_work);
     b->total_ms = named.total_ms;
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 BOUNDS = Path(__file__).with_suffix(".tsv")
 LOAD, STORE, WIDE = 0x181, 0x186, 6
 NAMES = {"add", "add_bias", "bias_wgrad", "scale", "softcap", "softcap_dgrad", "rope", "rmsnorm", "add_rmsnorm", "rmsnorm_dgrad", "rmsnorm_dgain", "swiglu", "swiglu_dgrad", "clamped_swiglu", "clamped_swiglu_dgrad", "add_bias_grouped", "bias_wgrad_grouped", "loss", "loss_finish", "loss_stats", "embed",
-         "embed_wgrad", "update", "bound_sum", "all_largest", "column_largest", "codes", "line_codes", "codes_across", "blocks", "blocks_across", "cast", "scatter_rows", "combine_rows",
+         "embed_wgrad", "update", "bound_sum", "all_largest", "column_largest", "codes", "line_codes", "codes_across", "row_values", "blocks", "blocks_across", "cast", "scatter_rows", "combine_rows",
          "combine_dweights"}
 SLACK = 1.25
 

@@ -32,6 +32,12 @@ def corpus():
 
 def run(recipe, world, *sets):
     """Losses by step, and what the run said."""
+    lines, said = metrics(recipe, world, *sets)
+    return [line["loss"] for line in lines], said
+
+
+def metrics(recipe, world, *sets):
+    """The run's lines by step, and what it said."""
     with tempfile.TemporaryDirectory(prefix="titan-float8-") as folder:
         (Path(folder) / "text.txt").write_text(corpus())
         words = [BUILD / "bin/titan-worker", "run", recipe, "-n", world, "--dir", f"{folder}/run", "--device", "cpu"]
@@ -42,7 +48,7 @@ def run(recipe, world, *sets):
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stdout[-800:]}")
         lines = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl")]
-    return [line["loss"] for line in lines], done.stdout
+    return lines, done.stdout
 
 
 def float8(name):

@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs with SwitchBack: they end where bfloat16's do, do not depend on the number of workers, on recomputation or on offloading,
-and leave out the layers that a filter names."""
+and leave out the layers that a filter names. With inputs kept as codes, too, which take half the memory."""
+import json
+import subprocess
 import sys
 
-from float8_loss import BOUND, SOURCE, end_of, run
+from float8_loss import BOUND, BUILD, SOURCE, end_of, metrics, run
 
 sys.path.insert(0, str(SOURCE / "tests/support"))
 from titan import slow, tap  # noqa: E402
 
 TINY = SOURCE / "recipes/tiny.toml"
-VARIANTS = ("global", "vectorwise")
+VARIANTS = ("global", "vectorwise", "global, kept", "vectorwise, kept")
 EXACT = ("numerics.canonical=true", "training.steps=6")
 
 
 def switchback(variant):
-    return ("model.converters=switchback", f"switchback.variant={variant}")
+    name, kept = variant.split(",")[0], "true" if "kept" in variant else "false"
+    return ("model.converters=switchback", f"switchback.variant={name}", f"switchback.mem_efficient={kept}")
 
 
 def ends_where_bfloat16_does():
@@ -37,8 +40,9 @@ def same_bits_on_any_world():
                             (1, ("device.threads=2",))):
             other = run(TINY, world, *EXACT, *switchback(variant), *sets)[0]
             assert other == one, (variant, world, sets, one, other)
-    stages = (*EXACT, "parallelism.pipeline_parallel_degree=2", *switchback("global"))
-    assert run(TINY, 4, *stages)[0] == run(TINY, 2, *stages)[0]
+    for variant in ("global", "global, kept"):
+        stages = (*EXACT, "parallelism.pipeline_parallel_degree=2", *switchback(variant))
+        assert run(TINY, 4, *stages)[0] == run(TINY, 2, *stages)[0], variant
 
 
 @slow
@@ -62,6 +66,30 @@ def left_out():
         seen.append(got)
 
 
+DEBUG = SOURCE / "recipes/debug.toml"
+TOKENS, WIDTH, HIDDEN = 1024, 256, 768  # of a microbatch; the debug model's
+
+
+def planned(*sets):
+    """Memory of the one rank of the debug model, in bytes."""
+    words = [BUILD / "bin/titanctl", "-o", "json", "plan", DEBUG, "--device", "cpu", "--costs", "none"]
+    for s in sets:
+        words += ["--set", s]
+    return json.loads(subprocess.run([str(w) for w in words], check=True, stdout=subprocess.PIPE).stdout)["ranks"][0]["memory"]
+
+
+def half_the_bytes():
+    """kept as codes, three inputs of each layer take a byte an element and a scale a token instead of two bytes: planned, and measured"""
+    sets = (f"training.seq_len={TOKENS // 2}", "training.local_batch_size=2", "training.mixed_precision_param=bfloat16", "training.steps=3",
+            "checkpoint.enable=false", "activation_checkpoint.mode=none")
+    plans = {(v, n): planned(*sets, *switchback(v), f"model.n_layers={n}") for v in ("global", "global, kept") for n in (4, 8)}
+    layers = [plans[v, 8]["activations"] - plans[v, 4]["activations"] for v in ("global", "global, kept")]
+    assert layers[0] - layers[1] == 4 * TOKENS * ((2 * WIDTH + HIDDEN) - 3 * 4), (layers, plans)
+    used = [metrics(DEBUG, 1, *sets, *switchback(v), "model.n_layers=8")[0][-1]["memory_bytes"] for v in ("global", "global, kept")]
+    less = plans["global", 8]["predicted"] - plans["global, kept", 8]["predicted"]
+    assert less > 0 and abs((used[0] - used[1]) / less - 1) < 0.2, (used, less)
+
+
 def one_converter():
     """beside float8 or MXFP8 it is refused in one line"""
     for other in ("float8", "mx"):
@@ -73,4 +101,4 @@ def one_converter():
             raise AssertionError(other)
 
 
-tap(ends_where_bfloat16_does, same_bits_on_any_world, close_on_meshes, left_out, one_converter)
+tap(ends_where_bfloat16_does, same_bits_on_any_world, close_on_meshes, left_out, half_the_bytes, one_converter)

@@ -5,7 +5,8 @@
     tests/golden/int8_reference.py [SEED]           (needs torch >= 2.1 and numpy; the tests only read the file)
 
 One linear layer as SwitchBack has it (Wortsman et al. 2023, arXiv:2304.13013, algorithms 1 and 3): output, input gradient and
-weight gradient of each variant. Codes are PyTorch's roundings, sums are whole numbers. x, w and dy are bf16 numbers, with rows
+weight gradient of each variant; the codes of x, what a code of 1 stands for in each row, and the weight gradient of their values
+in fp32 and rounded to bf16 (mem_efficient). Codes are PyTorch's roundings, sums are whole numbers. x, w and dy are bf16 numbers, with rows
 of very different size; a row of x and one of dy are zeros, and one element of x is far larger than its row.
 """
 import json
@@ -41,9 +42,13 @@ def main():
                  rng.standard_normal((N, OUT)) * 1e-6 * size[::-1]))
     x[7], dy[11], x[3, 5] = 0, 0, 4096
     dw = (dy.T.double() @ x.double()).flatten().tolist()
+    row_codes, one = codes(x, 1)
+    values = row_codes.float() * one
+    kept = [(dy.T.double() @ v.double()).flatten().tolist() for v in (values, values.bfloat16())]
     out = {"seed": SEED, "torch": torch.__version__,
            "linear": {"n": N, "in": IN, "out": OUT, "x": x.flatten().tolist(), "w": w.flatten().tolist(), "dy": dy.flatten().tolist(),
                       "global": [product(codes(x, 1), codes(w.T)), product(codes(dy, 1), codes(w)), dw],
+                      "codes": row_codes.flatten().tolist(), "one": one.double().flatten().tolist(), "kept": kept,
                       "vectorwise": [product(codes(x, 1), codes(w.T, 0)), product(codes(dy, 1), codes(w, 0)), dw]}}
     text = json.dumps(json.loads(json.dumps(out), parse_float=lambda t: float("%.9g" % float(t))))
     (Path(__file__).parent / "int8.json").write_text(text.replace('], "', '],\n"') + "\n")

@@ -38,6 +38,7 @@ ROWS = [
     Row("AdEMAMix", (0.004, 0.008, 0.016), {"optimizer.name": "AdEMAMix", "optimizer.ademamix.beta3": 0.99, "optimizer.ademamix.alpha": 2}),
     # Products in int8; their errors, not the rate, are looked at.
     Row("SwitchBack", (0.008, 0.016, 0.032), {"model.switchback": "true"}, 0.02),
+    Row("SwitchBack, inputs kept as codes", (0.008, 0.016, 0.032), {"model.switchback": "true", "switchback.mem_efficient": "true"}, 0.04),
     # A step of signs wants a lower rate and a decay as much higher; the authors' beta2 of 0.99 remembers too long for so few steps.
     Row("Lion", (0.002, 0.004, 0.008), {"optimizer.name": "Lion", "optimizer.weight_decay": 1}),
     # Four replicas send each other a sixteenth of their directions, of which the sign counts.

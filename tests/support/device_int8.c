@@ -149,6 +149,55 @@ static void spoilt_case(struct checker *c, enum dtype dt, bool tb, bool b_lines,
     sweep(c);
 }
 
+/* Rows as codes and back: the values of the codes that a product makes, to the bit, whatever is between the rows. */
+static void rows_case(struct checker *c, int64_t n, int64_t width, enum dtype dt, enum content what)
+{
+    struct tensor x = operand(c, n, width, dt, what), out = noise(c, n * width, dt, 1.0);
+    uint8_t *const codes = device_memory(c, (size_t)int8_rows_bytes(n, width));
+    double *want = values(c, n * width);
+    float one[512];
+
+    titan_assert(n <= 512);
+    memcpy(want, x.x, (size_t)(n * width) * sizeof *want);
+    ref_int8(want, one, n, width, width, 1, true);
+    for (int64_t i = 0; i < n * width; i++) {
+        const float value = (float)(int)want[i] * one[i / width]; /* no code is -0 */
+        want[i] = dt == DTYPE_BF16 ? (double)from_bf16(to_bf16(value)) : (double)value;
+    }
+    need(c, c->ops->rows_encode(c->s, ARGS(rows_encode, .codes = codes, .x = x.p, .dt = dt, .n = n, .c = width)),
+         "rows_encode");
+    need(c, c->ops->rows_decode(c->s, ARGS(rows_decode, .out = out.p, .codes = codes, .dt = dt, .n = n, .c = width)),
+         "rows_decode");
+    result(c, same(c, download(c, &out), want, n * width, "values"), "rows of codes %s %lldx%lld, content %d",
+           name_of(dt), (long long)n, (long long)width, (int)what);
+    sweep(c);
+}
+
+/* An element that is not finite spoils its own row alone. */
+static void spoilt_row_case(struct checker *c, enum dtype dt, double bad)
+{
+    enum { N = 5, C = 40, ROW = 3 };
+    struct tensor x = noise(c, (int64_t)N * C, dt, 1.0), out = noise(c, (int64_t)N * C, dt, 1.0);
+    uint8_t *const codes = device_memory(c, (size_t)int8_rows_bytes(N, C));
+    bool ok = true;
+
+    x.x[ROW * C + 7] = bad;
+    upload(c, &x);
+    need(c, c->ops->rows_encode(c->s, ARGS(rows_encode, .codes = codes, .x = x.p, .dt = dt, .n = N, .c = C)),
+         "rows_encode");
+    need(c, c->ops->rows_decode(c->s, ARGS(rows_decode, .out = out.p, .codes = codes, .dt = dt, .n = N, .c = C)),
+         "rows_decode");
+    const double *got = download(c, &out);
+    for (int64_t i = 0; i < (int64_t)N * C; i++)
+        ok = ok && !isfinite(got[i]) == (i / C == ROW);
+    ok = ok && c->ops->rows_encode(
+                   c->s, ARGS(rows_encode, .codes = codes, .x = x.p, .dt = DTYPE_I32, .n = N, .c = C)) == TITAN_EINVAL;
+    ok = ok && c->ops->rows_decode(c->s, ARGS(rows_decode, .out = out.p, .codes = codes, .dt = dt, .n = -1, .c = C)) ==
+                   TITAN_EINVAL;
+    result(c, ok, "rows of codes %s: %g spoils its row; other types are refused", name_of(dt), bad);
+    sweep(c);
+}
+
 static void check_refusals(struct checker *c)
 {
     const struct int8_product how = {false};
@@ -205,6 +254,13 @@ void device_int8_check(struct checker *c)
     for (int i = 0; i < 3; i++)
         for (int way = 0; way < 8; way++)
             spoilt_case(c, both[way & 1], way & 2, way & 4, bads[i]);
+    static const int64_t rows[][2] = {{1, 1}, {3, 16}, {17, 70}, {64, 96}, {129, 1040}, {5, 515}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        for (int dt = 0; dt < 2; dt++)
+            for (int what = 0; what < CONTENTS; what++)
+                rows_case(c, rows[i][0], rows[i][1], both[dt], (enum content)what);
+    for (int i = 0; i < 6; i++)
+        spoilt_row_case(c, both[i & 1], bads[i / 2]);
     for (int i = 0; i < 4; i++)
         for (int dt = 0; dt < 2; dt++)
             outlier_case(c, both[dt], i == 3 ? 40.0 : bads[i]);

@@ -84,6 +84,33 @@ struct int8_product {
 #define INT8_LEAST 1e-30
 #define INT8_DEPTH_MAX 131072 /* largest k: sums stay below 2^31 */
 
+/* Rows that are kept as their int8 codes (SwitchBack's algorithm 3): codes (N,P) with P = C up to a multiple of 16 and
+ * zeros behind C, then what a code of 1 stands for in each row, (N) fp32.
+ * rows_encode: codes of x (N,C), those that matmul_i8 makes of the rows of a, and 1/f_a.
+ * rows_decode: out (N,C) = code * (1/f_a) in fp32, rounded to dt. A row with an element that was not finite has no
+ * element that is finite. Any bytes can be decoded.
+ * x, out and codes are at multiples of 16 bytes. */
+static inline int64_t int8_row_codes(int64_t c)
+{
+    return (c + 15) / 16 * 16;
+}
+static inline int64_t int8_rows_bytes(int64_t n, int64_t c)
+{
+    return n * (int8_row_codes(c) + (int64_t)sizeof(float));
+}
+struct rows_encode_args {
+    uint8_t *codes;
+    const void *x;
+    enum dtype dt;
+    int64_t n, c;
+};
+struct rows_decode_args {
+    void *out;
+    const uint8_t *codes;
+    enum dtype dt;
+    int64_t n, c;
+};
+
 /* matmul: c (M,N) = beta*c + op(a) op(b), op = transpose where ta/tb. a is (M,K), or (K,M) with ta; b is (K,N), or
  * (N,K) with tb. a and b are ab_dt (bf16 or fp32), c is c_dt (ab_dt or fp32); beta is 0 or 1.
  *     forward  y (N,out) = x (N,in) W^T         ta=0 tb=1

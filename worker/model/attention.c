@@ -85,6 +85,7 @@ static void project(struct block *k, const struct unit_buffers *u, struct layer_
         saved->t[SAVED_KV] = kv = block_new(k, BUF_ACTIVATION, "kv", z.n, z.kd + z.vd);
         block_linear(k, u, ROLE_WK, 2, kv, xn);
     }
+    saved->t[SAVED_XN1] = block_kept(k, u, ROLE_WQ, 3, xn);
     saved->t[SAVED_K] = tensor_cols(kv, 0, z.kd);
     saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.vd);
 }
@@ -170,6 +171,7 @@ static void project_normed(struct block *k, const struct unit_buffers *u, struct
         saved->t[SAVED_K] = tensor_cols(saved->t[SAVED_KV], 0, z.kd);
     }
     block_linear(k, u, ROLE_WV, 1, saved->t[SAVED_V], xn);
+    saved->t[SAVED_XN1] = block_kept(k, u, ROLE_WQ, 3, xn);
 }
 
 static struct attention_tensors tensors_of(const struct layer_saved *saved)

@@ -337,11 +337,43 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
     const struct tensor dw = block_grad(k, u, role, count);
     struct layers l = {.role = role, .all = count, .product = LINEAR_WGRAD};
 
+    x = block_values(k, x, dw.cols);
     while (next_layers(k, u, &l))
         product(k, u, l.first, l.product, tensor_rows(dw, l.from, l.rows), tensor_cols(dy, l.from, l.rows), x,
                 OP_TA | (u->first ? 0 : OP_ADD_TO));
     if (has_own_bias(k, u, role))
         EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), count), dy);
+}
+
+bool block_keeps_codes(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count)
+{
+    const int first = model_find(k->layout->model, u->unit, role);
+    bool keeps = k->keeps_codes;
+
+    titan_assert(first >= 0);
+    for (int i = 0; i < count; i++)
+        keeps = keeps && converted(k, first + i, LINEAR_FORWARD);
+    return keeps;
+}
+
+struct tensor block_kept(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                         struct tensor x)
+{
+    if (!block_keeps_codes(k, u, role, count))
+        return x;
+    const struct tensor codes =
+        emit_tensor(k->e, BUF_ACTIVATION, "codes of rows", DTYPE_U8, x.rows, int8_rows_bytes(1, x.cols));
+    EMIT(k->e, rows_encode, codes, x);
+    return codes;
+}
+
+struct tensor block_values(struct block *k, struct tensor kept, int64_t cols)
+{
+    if (kept.dt != DTYPE_U8)
+        return kept;
+    const struct tensor values = block_new(k, BUF_WORK, "values of rows", kept.rows, cols);
+    EMIT(k->e, rows_decode, values, kept);
+    return values;
 }
 
 static bool multiplies(double factor)
@@ -424,6 +456,8 @@ struct tensor block_project_out(struct block *k, const struct unit_buffers *u, e
     const struct tensor x = saved->t[end->x];
     struct tensor out = block_new(k, BUF_ACTIVATION, end->out, x.rows, block_param(k, u, role, 1).rows);
 
+    if (role == ROLE_W2) /* attention's gradient reads the input of ROLE_WO */
+        saved->t[end->x] = block_kept(k, u, role, 1, x);
     block_linear(k, u, role, 1, out, x);
     out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, end->out, out);
     return block_half_end(k, u, role, out, residual, saved);
@@ -569,6 +603,8 @@ void block_feed_forward_in(struct block *k, const struct unit_buffers *u, struct
         s[SAVED_GATE] = tensor_cols(gu, 0, f);
         s[SAVED_UP] = tensor_cols(gu, f, f);
     }
+    if (model_find(k->layout->model, u->unit, ROLE_GATE) < 0) /* a router reads the same input in backward */
+        s[SAVED_XN2] = block_kept(k, u, ROLE_W1, 2, s[SAVED_XN2]);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
     block_gate(k, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
@@ -586,7 +622,7 @@ void block_feed_forward_out_dgrad(struct block *k, const struct unit_buffers *u,
                                   struct tensor dy, struct layer_back *back)
 {
     const struct tensor *s = saved->t;
-    const int64_t n = block_tokens_local(k), f = s[SAVED_ACT].cols;
+    const int64_t n = block_tokens_local(k), f = s[SAVED_GATE].cols;
 
     /* dact (N,F) */
     const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);

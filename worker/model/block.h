@@ -41,6 +41,7 @@ struct block {
     bool by_rank;
     bool round_robin;                    /* experts are chosen in turn, not by score */
     const struct converters *converters; /* NULL: none */
+    bool keeps_codes;                    /* of a program with gradients: converters->keeps_codes */
     const struct device_ops *ops;        /* sizes of work */
     struct device *dev;
     int table[TABLE_COUNT]; /* buffers */
@@ -64,7 +65,8 @@ struct block_tokens block_tokens_of(const struct block_tokens *tokens, int modul
 int64_t block_tokens_local(const struct block *k);   /* N */
 int64_t block_tokens_sharded(const struct block *k); /* Ns */
 
-/* Tensors of forward that backward needs. Tensors that a model does not have stay TENSOR_NONE. */
+/* Tensors of forward that backward needs. Tensors that a model does not have stay TENSOR_NONE. With keeps_codes, inputs
+ * of linear layers that no other operation reads in backward may be codes (block_kept()). */
 enum saved_tensor {
     SAVED_X,     /* (Ns,C)  the block's input */
     SAVED_RSTD1, /* (Ns) */

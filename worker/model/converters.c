@@ -96,6 +96,7 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     const bool given = how->flags[LINEAR_FORWARD] & OP_F8_GIVEN, one_scale = given || how == float8_recipes;
     c->powers = given ? (struct product_powers *)(void *)(c->converted + n) : NULL;
     c->codes = r->float8.enable_fsdp_float8_all_gather && one_scale;
+    c->keeps_codes = int8 && r->switchback.mem_efficient;
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
         const int64_t step = mx ? MX_BLOCK : 16; /* sides must be multiples of this */

@@ -17,6 +17,8 @@
  *                        magnitudes of x and dy, and those of weights are looked for once a step, in the ranks' shards
  *   global               x int8 by row, w int8      dy int8 by row, w int8            not in int8
  *   vectorwise           x, w int8 by row           dy int8 by row, w by column       not in int8
+ *   the last two with    the same                   the same                          dy, the values of x's codes
+ *   mem_efficient
  *
  * By row or column: a scale for each row or column along the dimension of the sum; float8's scales are powers of
  * two. Otherwise the whole operand has one scale: the part of the matrix that is on this rank. By blocks: MXFP8
@@ -39,6 +41,7 @@ struct product_powers {
 struct converters {
     uint32_t flags[LINEAR_PRODUCTS]; /* enum op_flag: flags of a converted layer */
     bool codes;                      /* weights with one scale are gathered as codes, if the recipe asks for it */
+    bool keeps_codes;                /* inputs are kept for the weights' gradients as int8 codes of their rows */
     struct product_powers *powers;   /* per tensor, zeros at first (scales_choose); NULL: no static scales */
     bool converted[];                /* per tensor of the model */
 };

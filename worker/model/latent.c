@@ -90,6 +90,7 @@ void latent_forward(struct block *k, const struct unit_buffers *u, const struct 
         s[SAVED_Q_LATENT_NORMED] = norm_latent(k, "q_latent_normed", s[SAVED_Q_LATENT],
                                                block_param(k, u, ROLE_Q_NORM, 1), &s[SAVED_Q_LATENT_RSTD]);
         block_linear(k, u, ROLE_WQ_B, 1, s[SAVED_Q], s[SAVED_Q_LATENT_NORMED]);
+        s[SAVED_Q_LATENT_NORMED] = block_kept(k, u, ROLE_WQ_B, 1, s[SAVED_Q_LATENT_NORMED]);
     }
     rotate_heads(k, tokens, s[SAVED_Q], false);
 
@@ -99,6 +100,8 @@ void latent_forward(struct block *k, const struct unit_buffers *u, const struct 
     block_linear_part(k, u, ROLE_WKV_A, LINEAR_FORWARD, s[SAVED_KV_LATENT], s[SAVED_XN1], latent_rows(k, wkv_a), OP_TB);
     const struct tensor k_rope = block_new(k, BUF_ACTIVATION, "k_rope", z.n, w.rope);
     block_linear_part(k, u, ROLE_WKV_A, LINEAR_FORWARD, k_rope, s[SAVED_XN1], rope_rows(k, wkv_a), OP_TB);
+    if (block_keeps_codes(k, u, ROLE_WKV_A, 1))
+        s[SAVED_XN1] = block_kept(k, u, w.q_rank == 0 ? ROLE_WQ : ROLE_WQ_A, 1, s[SAVED_XN1]);
     rotate(k, tokens, k_rope, false);
     s[SAVED_KV_LATENT_NORMED] = norm_latent(k, "kv_latent_normed", s[SAVED_KV_LATENT],
                                             block_param(k, u, ROLE_KV_NORM, 1), &s[SAVED_KV_LATENT_RSTD]);
@@ -106,6 +109,7 @@ void latent_forward(struct block *k, const struct unit_buffers *u, const struct 
     /* keys and values from kv_b (N,H*(nope+v)) */
     const struct tensor kv_b = block_new(k, BUF_ACTIVATION, "kv_b", z.n, z.h * (w.nope + w.v));
     block_linear(k, u, ROLE_WKV_B, 1, kv_b, s[SAVED_KV_LATENT_NORMED]);
+    s[SAVED_KV_LATENT_NORMED] = block_kept(k, u, ROLE_WKV_B, 1, s[SAVED_KV_LATENT_NORMED]);
     s[SAVED_K] = block_new(k, BUF_ACTIVATION, "k", z.n, z.kd);
     emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, 0, w.nope), part_of_heads(kv_b, w.nope + w.v, 0, w.nope));
     emit_copy(k->e, part_of_heads(s[SAVED_K], z.d, w.nope, w.rope), k_rope);
@@ -188,19 +192,20 @@ void latent_wgrad(struct block *k, const struct unit_buffers *u, const struct la
 {
     const struct tensor *s = saved->t, *g = back->t;
     const struct tensor dwkv_a = block_grad(k, u, ROLE_WKV_A, 1);
+    const struct tensor xn = block_values(k, s[SAVED_XN1], dwkv_a.cols);
     const uint32_t flags = OP_TA | (u->first ? 0 : OP_ADD_TO);
 
     block_linear_wgrad(k, u, ROLE_WKV_B, 1, g[BACK_DKV_B], s[SAVED_KV_LATENT_NORMED]);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_KV_NORM, 1), g[BACK_DKV_LATENT_NORMED], s[SAVED_KV_LATENT],
          s[SAVED_KV_LATENT_RSTD]);
-    block_linear_part(k, u, ROLE_WKV_A, LINEAR_WGRAD, latent_rows(k, dwkv_a), g[BACK_DKV_LATENT], s[SAVED_XN1], flags);
-    block_linear_part(k, u, ROLE_WKV_A, LINEAR_WGRAD, rope_rows(k, dwkv_a), g[BACK_DK_ROPE], s[SAVED_XN1], flags);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_WGRAD, latent_rows(k, dwkv_a), g[BACK_DKV_LATENT], xn, flags);
+    block_linear_part(k, u, ROLE_WKV_A, LINEAR_WGRAD, rope_rows(k, dwkv_a), g[BACK_DK_ROPE], xn, flags);
     if (widths_of(k).q_rank == 0) {
-        block_linear_wgrad(k, u, ROLE_WQ, 1, g[BACK_DQ], s[SAVED_XN1]);
+        block_linear_wgrad(k, u, ROLE_WQ, 1, g[BACK_DQ], xn);
         return;
     }
     block_linear_wgrad(k, u, ROLE_WQ_B, 1, g[BACK_DQ], s[SAVED_Q_LATENT_NORMED]);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), g[BACK_DQ_LATENT_NORMED], s[SAVED_Q_LATENT],
          s[SAVED_Q_LATENT_RSTD]);
-    block_linear_wgrad(k, u, ROLE_WQ_A, 1, g[BACK_DQ_LATENT], s[SAVED_XN1]);
+    block_linear_wgrad(k, u, ROLE_WQ_A, 1, g[BACK_DQ_LATENT], xn);
 }

@@ -50,6 +50,15 @@ void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tens
 /* dw (out,in) = dy^T x for the unit's first gradient, otherwise dw += dy^T x; dbias += the sum of dy's rows */
 void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dy, struct tensor x);
+/* Does backward keep a layer's input as codes, if tensor `role` and the count - 1 tensors glued to it read it? */
+bool block_keeps_codes(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count);
+/* A layer's input x (n,in) as backward is to keep it: with keeps_codes the int8 codes of its rows, (n, in up to a
+ * multiple of 16, plus 4) bytes, if block_keeps_codes() says so; otherwise x.
+ * Only for an input that nothing reads in backward but these layers' weight gradients. */
+struct tensor block_kept(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
+                         struct tensor x);
+/* The values (n,cols) of what block_kept() returned. block_linear_wgrad() takes either. */
+struct tensor block_values(struct block *k, struct tensor kept, int64_t cols);
 /* c = op(a) op(b), or c += with OP_ADD_TO: a part of one of these products, as the model's converters have it. b is a
  * part of weight `role`, or the layer's input. */
 void block_linear_part(struct block *k, const struct unit_buffers *u, enum tensor_role role,

@@ -891,6 +891,7 @@ static void init_block(struct builder *b)
                           .by_rank = o->canonical,
                           .round_robin = o->round_robin,
                           .converters = o->converters,
+                          .keeps_codes = o->converters && o->converters->keeps_codes && !o->forward_only,
                           .ops = o->ops,
                           .dev = o->dev,
                           .bias = b->bias,

@@ -314,6 +314,55 @@ static titan_status run_matmul_i8(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
+/* --- rows that are kept ------------------------------------------------------------------------------------------- */
+
+CPU_INLINE void encode_rows(const struct rows_encode_args *a, int64_t begin, int64_t end, const enum dtype dt)
+{
+    const int64_t pitch = int8_row_codes(a->c);
+    float *const one = (float *)(void *)(a->codes + a->n * pitch);
+    for (int64_t i = begin; i < end; i++) {
+        const void *const restrict src = at(a->x, i * a->c, dt);
+        uint8_t *const restrict dst = a->codes + i * pitch;
+        const float by = factor_of(row_largest(src, a->c, dt));
+        for (int64_t j = 0; j < a->c; j++)
+            dst[j] = code_of(load_as_f32(src, j, dt), by);
+        for (int64_t j = a->c; j < pitch; j++)
+            dst[j] = 0;
+        one[i] = 1.0f / by;
+    }
+}
+
+CPU_INLINE void decode_rows(const struct rows_decode_args *a, int64_t begin, int64_t end, const enum dtype dt)
+{
+    const int64_t pitch = int8_row_codes(a->c);
+    const float *const one = (const float *)(const void *)(a->codes + a->n * pitch);
+    for (int64_t i = begin; i < end; i++) {
+        const int8_t *const restrict src = (const int8_t *)a->codes + i * pitch;
+        void *const restrict dst = at_mut(a->out, i * a->c, dt);
+        for (int64_t j = 0; j < a->c; j++)
+            store_f32_as(dst, j, dt, (float)src[j] * one[i]);
+    }
+}
+
+#define ROWS_RANGE(name)                                                                                               \
+    CPU_KERNEL static void name##_rows_range(const void *p, int64_t begin, int64_t end, int thread)                    \
+    {                                                                                                                  \
+        const struct rows_##name##_args *a = p;                                                                        \
+        (void)thread;                                                                                                  \
+        if (a->dt == DTYPE_BF16)                                                                                       \
+            name##_rows(a, begin, end, DTYPE_BF16);                                                                    \
+        else                                                                                                           \
+            name##_rows(a, begin, end, DTYPE_F32);                                                                     \
+    }                                                                                                                  \
+    titan_status cpu_rows_##name(struct stream *s, const struct rows_##name##_args *a)                                 \
+    {                                                                                                                  \
+        if (!compute_type(a->dt) || a->n < 0 || a->c < 0)                                                              \
+            return TITAN_EINVAL;                                                                                       \
+        return cpu_enqueue_range(s, name##_rows_range, a->n, 1 + (1 << 13) / MAX(a->c, 1), a, sizeof *a);              \
+    }
+ROWS_RANGE(encode)
+ROWS_RANGE(decode)
+
 titan_status cpu_matmul_i8(struct stream *s, const struct matmul_args *a)
 {
     if (!matmul_args_valid(a) || a->ta || a->k > INT8_DEPTH_MAX)

@@ -484,3 +484,43 @@ int cuda_float8_unscale(void *stream, const struct float8_sums *sums)
     return sums->int8 ? LAUNCH(unscale<int>, blocks, THREADS, 0, stream, *sums)
                       : LAUNCH(unscale<float>, blocks, THREADS, 0, stream, *sums);
 }
+
+/* --- rows of int8 codes ------------------------------------------------------------------------------------------- */
+
+/* A thread has 16 codes of a row. pitch: codes of a row; whole: rows of values are whole pieces. */
+template <class T> __global__ static void row_values(struct rows_decode_args a, int64_t pitch, bool whole)
+{
+    const int64_t per_row = pitch / 16;
+    const float *const one = (const float *)(a.codes + a.n * pitch);
+    for (int64_t at = (int64_t)grid_first(); at < a.n * per_row; at += (int64_t)grid_stride()) {
+        const int64_t row = at / per_row, x = at % per_row * 16;
+        const uint4 bits = LOAD_16(a.codes + at * 16);
+        const float by = one[row];
+        int8_t code[16];
+        T value[16];
+        T *const to = (T *)a.out + row * a.c + x;
+        memcpy(code, &bits, sizeof code);
+        for (int i = 0; i < 16; i++)
+            num_store(value + i, (float)code[i] * by);
+        if (whole && x + 16 <= a.c) {
+            for (int i = 0; i < 16; i += piece<T>::N) {
+                uint4 words;
+                memcpy(&words, value + i, sizeof words);
+                STORE_16(to + i, words);
+            }
+        } else {
+            for (int i = 0; i < 16; i++)
+                if (x + i < a.c)
+                    to[i] = value[i];
+        }
+    }
+}
+
+int cuda_rows_decode(void *stream, const struct rows_decode_args *a)
+{
+    const int64_t pitch = int8_row_codes(a->c);
+    const size_t pieces = (size_t)(a->n * (pitch / 16));
+    const bool whole = in_pieces((size_t)a->c * dtype_bytes(a->dt), address(a->out));
+    return pieces == 0 ? 0
+                       : TYPED(a->dt, LAUNCH(row_values<T>, grid_blocks(pieces), THREADS, 0, stream, *a, pitch, whole));
+}

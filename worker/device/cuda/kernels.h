@@ -96,6 +96,7 @@ int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_
 /* mxfp8.cu: codes of e4m3 and the scales of their blocks. mx_scales.h defines where cuBLASLt reads the scales. */
 int cuda_mxfp8(void *stream, const struct float8_operand *operand);
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale);
+int cuda_rows_decode(void *stream, const struct rows_decode_args *a);
 
 /* --- buckets.cu --------------------------------------------------------------------------------------------------- */
 int cuda_weight_encode(void *stream, const struct weight_encode_args *a);

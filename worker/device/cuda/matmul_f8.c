@@ -318,3 +318,32 @@ titan_status cuda_ops_matmul_i8(struct stream *s, const struct matmul_args *a)
     (void)titan_fail(&err, TITAN_EDEVICE, "int8 product: %s", cublasLtGetStatusString(st));
     return stream_fail_now(s, TITAN_EDEVICE, err.msg);
 }
+
+/* --- rows that are kept ------------------------------------------------------------------------------------------- */
+
+titan_status cuda_ops_rows_encode(struct stream *s, const struct rows_encode_args *a)
+{
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->c))
+        return TITAN_EINVAL;
+    if (a->n == 0 || a->c == 0)
+        return TITAN_OK;
+    const struct float8_operand rows = {.src = a->x,
+                                        .bf16 = a->dt == DTYPE_BF16,
+                                        .int8 = true,
+                                        .by_line = true,
+                                        .lines = a->n,
+                                        .k = a->c,
+                                        .line = a->c,
+                                        .along = 1,
+                                        .kp = int8_row_codes(a->c),
+                                        .codes = a->codes,
+                                        .inverse = (float *)(void *)(a->codes + a->n * int8_row_codes(a->c))};
+    return ENQUEUE(s, "codes of rows", cuda_float8(s->native, &rows));
+}
+
+titan_status cuda_ops_rows_decode(struct stream *s, const struct rows_decode_args *a)
+{
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->c))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "rows of codes", cuda_rows_decode(s->native, a));
+}

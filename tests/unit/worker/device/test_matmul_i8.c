@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One linear layer with SwitchBack on the CPU against PyTorch (tests/golden/int8_reference.py): output, input gradient
- * and weight gradient of each variant, with the flags that the model's converter gives the products. */
+ * and weight gradient of each variant, with the flags that the model's converter gives the products; rows that are kept
+ * as codes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -171,9 +172,43 @@ static void test_linear_layer(void **state)
     model_close(model);
 }
 
+/* mem_efficient: PyTorch's codes and scales of x, and the weight gradient of their values. */
+static void test_kept_rows(void **state)
+{
+    enum { MOST = 44 * 36 };
+    (void)state;
+    for (int run = 0; run < 4; run++) {
+        static float dw[MOST], got[MOST], one[MOST];
+        struct fixture f;
+        open_fixture(&f, types[run & 1], run & 2 ? 3 : 1);
+        const struct device_ops *ops = f.device.ops;
+        const int64_t pitch = int8_row_codes(f.in);
+        uint8_t *codes = aligned_alloc(64, ((size_t)int8_rows_bytes(f.n, f.in) + 63) / 64 * 64);
+        void *values = aligned_alloc(64, MOST * sizeof(float));
+        assert_true(codes && values && f.n * f.in <= MOST && f.out * f.in <= MOST);
+        assert_int_equal(ops->rows_encode(f.s, &(struct rows_encode_args){codes, f.x, f.dt, f.n, f.in}), TITAN_OK);
+        assert_int_equal(ops->rows_decode(f.s, &(struct rows_decode_args){values, codes, f.dt, f.n, f.in}), TITAN_OK);
+        assert_int_equal(ops->stream_sync(f.s, NULL), TITAN_OK);
+        for (int64_t i = 0; i < f.n * pitch; i++)
+            if (i % pitch < f.in)
+                got[i / pitch * f.in + i % pitch] = (float)(int8_t)codes[i];
+            else
+                assert_int_equal(codes[i], 0);
+        compare("codes", got, json_get(f.layer, "codes"), f.n * f.in, 0);
+        memcpy(one, codes + f.n * pitch, (size_t)f.n * sizeof *one);
+        compare("scales", one, json_get(f.layer, "one"), f.n, 1e-8);
+        const struct json *const kept = json_get(f.layer, "kept")->first;
+        product(&f, OP_TA, dw, f.dy, f.out, values, f.in, f.out, f.in, f.n);
+        compare("kept", dw, f.dt == DTYPE_F32 ? kept : kept->next, f.out * f.in, 1e-4);
+        close_fixture(&f);
+        free(codes);
+        free(values);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear_layer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear_layer), cmocka_unit_test(test_kept_rows)};
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

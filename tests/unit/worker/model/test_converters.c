@@ -245,6 +245,55 @@ static void test_switchback(void **state)
     }
 }
 
+static int operations(const struct program *p, enum op op)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        n += p->actions[i].op == (uint8_t)op;
+    return n;
+}
+
+/* mem_efficient: the inputs of q, k, v, of gate and up, and of w2 are codes between forward and weight gradient. An
+ * input that a layer without int8 reads, wo's, which attention's gradient reads, and a router's are kept as they are.
+ */
+static void test_kept_codes(void **state)
+{
+    static const struct {
+        const char *sets[6];
+        int codes;
+    } cases[] = {
+        {{"model.flavor=tiny"}, 3},
+        {{"model.flavor=tiny", "switchback.variant=vectorwise"}, 3},
+        {{"model.flavor=tiny", "switchback.mem_efficient=false"}, 0},
+        {{"model.flavor=tiny", "switchback.filter_fqns=wv"}, 2},
+        {{"model.flavor=tiny", "switchback.filter_fqns=w2,w3"}, 1},
+        {{"model.flavor=tiny", "model.qk_norm=true"}, 3},
+        {{"model.name=deepseek_v3", "model.flavor=tiny", "model.n_dense_layers=1"}, 4},
+        {{"model.name=deepseek_v3", "model.flavor=tiny", "model.n_dense_layers=1", "model.qk_rope_head_dim=16"}, 5},
+        {{"model.name=deepseek_v3", "model.flavor=tiny", "model.n_dense_layers=1", "switchback.filter_fqns=wkv_a"}, 4},
+        {{"model.name=deepseek_v3", "model.flavor=tiny", "model.n_dense_layers=0"}, 3}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const char *all[16] = {"model.converters=switchback", "switchback.mem_efficient=true",
+                               "activation_checkpoint.mode=none", "training.local_batch_size=1",
+                               "training.global_batch_size=1"};
+        struct recipe r;
+        struct model *model;
+        struct plan *plan = NULL;
+        int at = 5;
+        for (int k = 0; cases[i].sets[k]; k++)
+            all[at++] = cases[i].sets[k];
+        all[at++] = "model.n_layers=1";
+        open_recipe(&r, all);
+        struct program *p = program_of(&r, true, &model, &plan);
+        if (operations(p, OP_ROWS_ENCODE) != cases[i].codes || operations(p, OP_ROWS_DECODE) != cases[i].codes)
+            fail_msg("case %zu: %d codes, %d values", i, operations(p, OP_ROWS_ENCODE), operations(p, OP_ROWS_DECODE));
+        program_close(p);
+        plan_close(plan);
+        model_close(model);
+    }
+}
+
 /* One of two converters alone has a layer. */
 static void test_one_converter(void **state)
 {
@@ -266,8 +315,8 @@ static void test_one_converter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),     cmocka_unit_test(test_programs),      cmocka_unit_test(test_mxfp8),
-        cmocka_unit_test(test_switchback), cmocka_unit_test(test_one_converter),
+        cmocka_unit_test(test_layers),     cmocka_unit_test(test_programs),   cmocka_unit_test(test_mxfp8),
+        cmocka_unit_test(test_switchback), cmocka_unit_test(test_kept_codes), cmocka_unit_test(test_one_converter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
