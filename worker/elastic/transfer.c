@@ -103,7 +103,7 @@ static int turn_of(const struct pair *p, int unit, enum share share, int *ret_of
     const struct transfer *const t = p->t;
     const struct mesh *const mesh = &t->from->mesh;
     const int replicas = mesh_group_size(mesh, GROUP_REPLICATE);
-    const enum group group = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
+    const enum group group = t->from->units[unit].cut;
     const int members = share == SHARE_CUT ? 1 : mesh_group_size(mesh, group);
     int *const among = t->candidates + replicas; /* the ranks of a replica that hold it alike */
     int turn = -1, n = 0;
