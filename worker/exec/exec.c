@@ -569,7 +569,8 @@ static titan_status sum_slices(const struct call *c, float *sum, float *slices, 
 
 /* --- gradients as codes ------------------------------------------------------------------------------------------- */
 
-/* Each rank rounds each unit's gradient by a random stream of its own. */
+/* Each rank rounds each unit's gradient by a random stream of its own. Ranks that hold tensors whole share the stream,
+ * as these tensors' codes are to be the same on all of them. */
 static titan_status encode_gradient(const struct call *c, uint8_t *codes, const float *x, uint8_t *error,
                                     const float *largest)
 {
@@ -586,8 +587,11 @@ static titan_status encode_gradient(const struct call *c, uint8_t *codes, const 
 
     if (args.stochastic) {
         char name[96];
-        (void)snprintf(name, sizeof name, "codes of rank %d, %.60s", c->e->opt.rank,
-                       c->e->p->layout->model->units[c->a->unit].name);
+        const struct layout *const l = c->e->p->layout;
+        const int rank = c->e->opt.rank, tp = mesh_group_rank(&l->mesh, GROUP_TP, rank);
+        const int first = rank - tp * mesh_group_stride(&l->mesh, GROUP_TP);
+        (void)snprintf(name, sizeof name, "codes of rank %d, %.60s",
+                       l->units[c->a->unit].cut == GROUP_TP ? first : rank, l->model->units[c->a->unit].name);
         args.key = rng_key(c->e->opt.seed, name);
         args.step = c->e->batch->step;
     }

@@ -171,7 +171,10 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     struct unit_layout *unit = &l->units[index];
     unit->cut = cut_group(l, u);
     unit->block = unit_block(l, u);
-    const int64_t grain = l->canonical ? common_multiple(l, unit->block) : grain_of(l);
+    const bool bucketed = l->bucketed && unit->cut == GROUP_TP && mesh_group_size(&l->mesh, GROUP_TP) > 1;
+    const int64_t grain = l->canonical ? common_multiple(l, unit->block)
+                          : bucketed   ? common_multiple(l, CODEC_BUCKET)
+                                       : grain_of(l);
     for (int i = u->first_tensor; i < u->first_tensor + u->n_tensors; i++)
         TRY(cut_tensor(l, i, mesh_group_size(&l->mesh, unit->cut), err));
     const int64_t cut = place_tensors(l, u, true, 0);
@@ -185,12 +188,14 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     unit->gather = fsdp ? CHANNEL_GATHER : CHANNEL_EXPERT_GATHER;
     unit->reduce = fsdp ? CHANNEL_REDUCE : CHANNEL_EXPERT_REDUCE;
     const int64_t n = mesh_group_size(&l->mesh, unit->group);
-    int64_t multiple = grain; /* of ranges: a part of each cut has a multiple of four elements */
+    /* Of ranges: a part of each cut has whole buckets, or a multiple of four elements. */
+    int64_t multiple = bucketed ? grain * l->cuts : grain;
     while (multiple % (4 * (int64_t)l->cuts) != 0)
         multiple += grain;
     unit->shard = round_up(unit->numel, multiple * n) / n;
     unit->padded = unit->shard * n;
     titan_assert(unit->padded >= unit->numel && unit->whole % unit->block == 0);
+    titan_assert(!bucketed || (unit->whole % CODEC_BUCKET == 0 && unit->shard % (CODEC_BUCKET * l->cuts) == 0));
     unit->offset = l->total[unit->pp_rank];
     l->total[unit->pp_rank] += unit->shard;
 
@@ -305,6 +310,7 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
     l->canonical = o->canonical;
     l->coded = o->coded;
     l->cuts = MAX(o->cuts, 1);
+    l->bucketed = o->bucketed;
     l->kinds = o->kinds;
     const titan_status status = fill(l, o, err);
     if (status != TITAN_OK) {
@@ -323,6 +329,7 @@ titan_status layout_of_recipe(const struct recipe *recipe, const struct model *m
         .mesh = *mesh,
         .canonical = recipe->numerics.canonical,
         .coded = strcmp(recipe->optimizer.state_dtype, "int8") == 0,
+        .bucketed = codec_row(recipe_reduce_codec(recipe))->scaled || codec_row(recipe_replicate_codec(recipe))->scaled,
         .cuts = recipe_replicate_codec(recipe) != CODEC_NONE ? mesh_group_size(mesh, GROUP_REPLICATE) : 1,
         .kinds = optimizer_kinds(recipe),
         .recipe = recipe};

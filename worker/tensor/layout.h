@@ -22,6 +22,10 @@
  * aligned. Blocks are the same on all meshes that cut tensors alike: for every number of pp, replicas and ranges, and
  * of ep if an expert's matrices are multiples of a block.
  *
+ * bucketed: where tensor-parallel ranks hold tensors whole, ranges (and their cuts) are multiples of CODEC_BUCKET, as
+ * is `whole`. So no bucket of a gradient's codes has values of cut tensors and of whole ones, and whole tensors have
+ * the same codes on all ranks that hold them.
+ *
  * canonical: ranges are multiples of the unit's block, which depends on the model only. So sums over blocks are the
  * same for every data-parallel degree. Every matrix of an expert starts and ends at a block boundary, so sums over
  * experts are the same for every expert-parallel degree. */
@@ -69,7 +73,7 @@ struct layout {
     struct mesh mesh;
     int stages;
     bool v_order; /* stage s on rank s mod pp, or in a V (base/schedule.h) */
-    bool canonical, coded;
+    bool canonical, coded, bucketed;
     int cuts; /* equal parts that each range can be cut into, at multiples of 16 bytes of fp32 */
     struct state_kinds kinds;
     struct owners *owners; /* NULL: no matrix has an owner */
@@ -91,7 +95,7 @@ struct layout_options {
     int stages; /* 0: one per pp rank */
     bool v_order;
     const int *first_layer; /* [stages + 1], recipe_split_layers; NULL: one stage has all */
-    bool canonical, coded;
+    bool canonical, coded, bucketed;
     int cuts; /* as in struct layout; 0: 1 */
     struct state_kinds kinds;
     const struct recipe *recipe; /* where owners keep kinds of state; borrowed for the call */

@@ -1057,6 +1057,64 @@ static void test_errors_of_codes(void **state)
 #undef STABLE
 }
 
+/* Resizes between steps 5 and 6, then 8 and 9: processes with the least numbers stay. turn: their ranks go round by as
+ * many in each epoch. reset: parallelism.error_reset. */
+static void resize_in_order(const char *const *axes, const int *worlds, int n, int turn, const char *reset,
+                            struct losses *ret)
+{
+    static const uint64_t pauses[] = {5, 8};
+    struct script_epoch e[3] = {0};
+    const char *with[9] = {reset};
+
+    for (int i = 0; axes[i]; i++)
+        with[i + 1] = axes[i];
+    for (int i = 0; i < n; i++) {
+        e[i].world = worlds[i];
+        e[i].pause_after = i + 1 < n ? pauses[i] : 0;
+        for (int r = 0; r < worlds[i]; r++)
+            e[i].process[r] = (r + turn * (i + 1)) % worlds[i];
+        if (i == 0)
+            continue;
+        e[i].source = STATE_FROM_MEMORY;
+        e[i].recovery_source = "memory";
+        e[i].holders = worlds[i - 1];
+        e[i].departing = MAX(worlds[i - 1] - worlds[i], 0);
+        for (int d = 0; d < e[i].departing; d++)
+            e[i].departing_rank[d] = worlds[i] + d;
+        for (int a = 0; a < worlds[i - 1]; a++)
+            e[i].holder_ranks[a] = rank_in(&e[i], e[i - 1].process[a]);
+    }
+    run_with(with, e, n, false, false, ret);
+}
+
+/* Tensors that tensor-parallel ranks hold whole get the same gradients on all of them, whatever scales and random
+ * numbers codes have: a resize finds the parameters that ranks agreed on. */
+static void test_whole_tensors(void **state)
+{
+    (void)state;
+#define TENSOR "numerics.canonical=false", "parallelism.tensor_parallel_degree=2"
+    static const struct {
+        const char *axes[7];
+        int worlds[3];
+    } cases[] = {
+        {{TENSOR, "elastic.max_workers=6", "parallelism.fsdp_reduce_codec=fp8"}, {4, 6, 4}},
+        {{TENSOR, "elastic.max_workers=6", "parallelism.fsdp_reduce_codec=int4",
+          "parallelism.fsdp_reduce_rounding=stochastic"},
+         {4, 6, 4}},
+        {{TENSOR, "elastic.max_workers=6", "parallelism.fsdp_reduce_codec=int8",
+          "parallelism.fsdp_reduce_scale=tensor"},
+         {4, 6, 4}},
+        {{TENSOR, "elastic.max_workers=4", "parallelism.data_parallel_replicate_degree=2",
+          "parallelism.replicate_codec=int4"},
+         {4, 4, 4}},
+    };
+    struct losses l;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        resize_in_order(cases[i].axes, cases[i].worlds, 3, 1, "parallelism.error_reset=0", &l);
+#undef TENSOR
+}
+
 /* Rank 0 alone has the sum of a step, and is killed: no process was told of that step, so it is trained again and yet
  * once for all that look on. The step before, which all had, was told of. With meshes that have a first collective of
  * all ranks, and others. */
@@ -1381,6 +1439,7 @@ int main(void)
         quick(test_sums_not_finite, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_errors_of_codes, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_codes_between_replicas, .setup_func = shorten, .teardown_func = lengthen),
+        quick(test_whole_tensors, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_residuals, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_told_when_all_have_it, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),
