@@ -186,6 +186,8 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
     /* All ranks stay until rank 0 has committed the last checkpoint. If rank 0 dies before this, the other ranks can
      * write the checkpoint. */
     TRY(groups_wait_for_members(e, err));
+    if (*ret == VERDICT_PAUSED)
+        state_settle(e->state.shards.own);
     publish_step_alone(e);
     return TITAN_OK;
 }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/memory_device.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bf16.h"
+#include "base/cleanup.h"
+#include "base/codecs.h"
 #include "base/hash.h"
 
 static titan_status allocate(struct device *dev, size_t bytes, void **ret, struct titan_error *err)
@@ -138,6 +141,43 @@ static titan_status cast(struct stream *s, void *dst, enum dtype to, const void 
     return TITAN_OK;
 }
 
+/* int8 codes to nearest. */
+static titan_status encode(struct stream *s, const struct encode_args *a)
+{
+    const struct codec_places at = codec_places(CODEC_INT8, a->n);
+    (void)s;
+    titan_assert(encode_valid(a) && a->codec == CODEC_INT8 && !a->stochastic && !a->largest);
+    memset(a->codes, 0, (size_t)(a->pieces * at.bytes));
+    for (int64_t i = 0; i < a->pieces * at.buckets; i++) {
+        const int64_t piece = i / at.buckets, from = i % at.buckets * CODEC_BUCKET;
+        const float *const x = a->x + piece * a->n;
+        uint8_t *const to = a->codes + piece * at.bytes;
+        uint32_t largest = 0;
+        for (int64_t k = from; k < MIN(from + CODEC_BUCKET, a->n); k++)
+            largest = MAX(largest, codec_magnitude(x[k]));
+        const float scale = codec_scale(CODEC_INT8, false, largest);
+        ((float *)(void *)to)[i % at.buckets] = scale;
+        for (int64_t k = from; k < MIN(from + CODEC_BUCKET, a->n) && scale > 0; k++)
+            to[at.codes + k] = (uint8_t)codec_code(codec_round(x[k], 1 / scale, 128, 127));
+    }
+    return TITAN_OK;
+}
+
+static titan_status decode_sum(struct stream *s, const struct decode_sum_args *a)
+{
+    const struct codec_places at = codec_places(CODEC_INT8, a->n);
+    (void)s;
+    titan_assert(decode_sum_valid(a) && a->codec == CODEC_INT8);
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t piece = 0; piece < a->pieces; piece++) {
+            const uint8_t *const from = a->codes + piece * at.bytes;
+            const float code = (int8_t)from[at.codes + i];
+            const float scale = ((const float *)(const void *)from)[i / CODEC_BUCKET];
+            a->out[i] = piece == 0 ? code * scale : fmaf(code, scale, a->out[i]);
+        }
+    return TITAN_OK;
+}
+
 static const struct device_ops ops = {.alloc = allocate,
                                       .release = release,
                                       .alloc_host = allocate,
@@ -154,7 +194,9 @@ static const struct device_ops ops = {.alloc = allocate,
                                       .copy_2d = copy_2d,
                                       .add_2d = add_2d,
                                       .scale = scale,
-                                      .cast = cast};
+                                      .cast = cast,
+                                      .encode = encode,
+                                      .decode_sum = decode_sum};
 
 const struct device_handle memory_device = {.ops = &ops, .info = {.name = "memory", .host_memory = true}};
 const struct device_handle apart_device = {.ops = &ops, .info = {.name = "memory apart"}};

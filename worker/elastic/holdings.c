@@ -86,6 +86,9 @@ static titan_status judge(struct holdings *h, struct titan_error *err)
         return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank has the statistics of step %lu any more",
                           (unsigned long)h->step);
     titan_assert(h->statistics_from < h->ranks && h->behind < holders);
+    h->settled = h->behind == 0;
+    for (int a = 0; a < holders; a++)
+        h->settled = h->settled && h->holder[a] >= 0 && h->all[h->holder[a]].settled != 0;
 
     h->recovery_source = RECOVERY_SOURCE_MEMORY;
     for (int a = 0; a < holders; a++)
@@ -145,7 +148,8 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
                               .owner_total = copy ? (double)copy->total : 0,
                               .prepared = mine->prepared,
                               .statistics_size = (double)mine->statistics_size,
-                              .published = mine->published};
+                              .published = mine->published,
+                              .settled = own->settled};
     titan_status status = TITAN_OK;
     if (!h.all || !h.holder || !h.copied || !h.candidates)
         status = titan_fail(err, TITAN_ENOMEM, "state: out of memory");
@@ -170,7 +174,8 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
                                               {"owner_total", x->owner_total, 0, PEER_VALUE_EXACT},
                                               {"prepared", x->prepared, 0, 1},
                                               {"statistics_size", x->statistics_size, 0, statistics},
-                                              {"published", x->published, 0, 1}};
+                                              {"published", x->published, 0, 1},
+                                              {"settled", x->settled, 0, 1}};
         status = peer_values_check("state in memory", r, reported, ARRAY_SIZE(reported), err);
     }
     if (status == TITAN_OK)

@@ -32,7 +32,7 @@ struct brought {
 /* Values are sent as doubles, which are exact up to 2^53. */
 struct holding {
     double present, rank, world, total, step, tokens, skipped, skipped_in_a_row, skipped_first, skipped_last, owner,
-        owner_total, prepared, statistics_size, published;
+        owner_total, prepared, statistics_size, published, settled;
 };
 
 struct holdings {
@@ -50,6 +50,7 @@ struct holdings {
     int statistics_from; /* a rank with the statistics of `step` */
     int64_t statistics_size;
     bool published; /* `step` was published by a rank that is here */
+    bool settled;   /* every rank of the source epoch is here, and has settled its state (state_settle) */
 };
 
 /* Collective over the members and departing ranks. from is borrowed. TITAN_ECONFLICT, on every rank alike: the memory

@@ -14,6 +14,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/load_state.h"
+#include "worker/elastic/owed.h"
 #include "worker/elastic/peer_values.h"
 #include "worker/elastic/transfer.h"
 #include "worker/program/program.h"
@@ -636,11 +637,16 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     const struct recipe *const c = r->recipe;
 
     titan_assert((to != NULL) == (r->view->rank < r->view->world));
+    if (to) /* a source that was tried before may have filled them */
+        TRY(state_zero_errors(to, r->ranks.s));
     if (r->covered) {
         titan_assert(r->view->source == STATE_FROM_MEMORY);
         r->recovery_source = r->holdings.recovery_source;
         const struct resharding what = {.holdings = &r->holdings, .mine = &r->brought.shards, .cut = cut, .to = to};
-        return state_transfer(&what, &r->ranks, &r->bytes_sent, err);
+        TRY(state_transfer(&what, &r->ranks, &r->bytes_sent, err));
+        return r->holdings.settled && codec_row(recipe_reduce_codec(c))->error
+                   ? owed_transfer(&what, &r->ranks, &r->bytes_sent, err)
+                   : TITAN_OK;
     }
     if (r->view->memory_only)
         return titan_fail(err, TITAN_EPEER,

@@ -10,16 +10,14 @@
 #include "base/progress.h"
 #include "worker/program/program.h"
 
-/* Bytes of the errors of the units before one. A rank adds to the units of its stages, and to a copied table. */
+/* Bytes of the errors of the units before one. */
 static size_t errors_before(const struct train_state *s, int unit)
 {
     const struct layout *const l = s->layout;
-    const int pp_rank = mesh_group_rank(&l->mesh, GROUP_PP, s->rank);
     size_t bytes = 0;
 
     for (int u = 0; u < unit; u++)
-        if (l->units[u].pp_rank == pp_rank || (u == 0 && layout_copies_table(l, pp_rank)))
-            bytes += layout_error_bytes(l, u);
+        bytes += layout_adds(l, u, s->rank) ? layout_error_bytes(l, u) : 0;
     return bytes;
 }
 
@@ -27,12 +25,10 @@ static size_t errors_before(const struct train_state *s, int unit)
 static size_t replica_errors_before(const struct train_state *s, int unit)
 {
     const struct layout *const l = s->layout;
-    const int pp_rank = mesh_group_rank(&l->mesh, GROUP_PP, s->rank);
     size_t bytes = 0;
 
     for (int u = 0; u < unit; u++)
-        if (l->units[u].pp_rank == pp_rank || (u == 0 && layout_copies_table(l, pp_rank)))
-            bytes += layout_replica_error_bytes(l, u);
+        bytes += layout_adds(l, u, s->rank) ? layout_replica_error_bytes(l, u) : 0;
     return bytes;
 }
 
@@ -238,14 +234,19 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
     case BUF_BIAS:
         return state->biases ? state->biases + layout_bias_offset(m, m->units[buffer->unit].layer) : NULL;
     case BUF_ERROR:
-        titan_assert(state->errors);
-        return state->errors + errors_before(state, buffer->unit);
+        return state_errors(state, buffer->unit);
     case BUF_REPLICA_ERROR:
         titan_assert(state->replica_errors);
         return state->replica_errors + replica_errors_before(state, buffer->unit);
     default:
         return NULL;
     }
+}
+
+uint8_t *state_errors(const struct train_state *state, int unit)
+{
+    titan_assert(state->errors && layout_adds(state->layout, unit, state->rank));
+    return state->errors + errors_before(state, unit);
 }
 
 titan_status state_zero_errors(const struct train_state *state, struct stream *s)
@@ -512,6 +513,12 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
             TRY(state->device->ops->stream_sync(s, err));
     }
     return settle(state, s, err);
+}
+
+void state_settle(struct train_state *state)
+{
+    titan_assert(!state->copy);
+    state->settled = true;
 }
 
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped)

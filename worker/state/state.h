@@ -30,6 +30,7 @@ struct train_state {
                       * that type, not offloaded */
     uint8_t *errors; /* device: layout_error_bytes() of each unit that this rank adds to; NULL: none are kept. They are
                       * no part of snapshots and copies, and zero when the state is opened */
+    bool settled;    /* all ranks ended the epoch behind `step`, so that their errors belong together */
     uint8_t *replica_errors; /* the same of codes between replicas: layout_replica_error_bytes() of each unit */
     uint64_t *hashes;        /* device (2), scratch for the state's hash */
     struct staging *staging;
@@ -59,10 +60,14 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
                         struct titan_error *err) TITAN_MUST_USE;
 /* Fills the shadow from the masters; enqueued. Call after masters were loaded. */
 titan_status state_refresh_shadow(struct train_state *state, struct stream *s) TITAN_MUST_USE;
+/* A unit's errors, in a state that keeps some; the rank adds to the unit (layout_adds). */
+uint8_t *state_errors(const struct train_state *state, int unit);
 /* Enqueued: gradients' codes have lost nothing so far. */
 titan_status state_zero_errors(const struct train_state *state, struct stream *s) TITAN_MUST_USE;
 /* Sets the run's progress, for a state that was filled by others. */
 void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, struct skipped_steps skipped);
+/* The epoch ended at a step that all ranks have agreed on. */
+void state_settle(struct train_state *state);
 /* Counts one more committed step with its tokens; skipped: it made no update. */
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped);
 /* Copies values (layout_state), then biases, into host memory as fp32; waits for the stream. One thread at a time may

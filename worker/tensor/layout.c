@@ -73,6 +73,13 @@ bool layout_copies_table(const struct layout *layout, int pp_rank)
     return layout_tied_across_ranks(layout) && layout_stage_rank(layout, layout->stages - 1) == pp_rank;
 }
 
+bool layout_adds(const struct layout *layout, int unit, int rank)
+{
+    const int at = mesh_group_rank(&layout->mesh, GROUP_PP, rank);
+
+    return layout->units[unit].pp_rank == at || (unit == 0 && layout_copies_table(layout, at));
+}
+
 /* --- tensors ------------------------------------------------------------------------------------------------------ */
 
 static enum group cut_group(const struct layout *l, const struct model_unit *u)

@@ -113,6 +113,8 @@ int layout_stage_rank(const struct layout *layout, int stage); /* pp rank */
 bool layout_tied_across_ranks(const struct layout *layout);
 /* Is layout_tied_across_ranks() true, and pp_rank the head's? That rank computes with a copy of the matrix. */
 bool layout_copies_table(const struct layout *layout, int pp_rank);
+/* Does a rank add to a unit's gradient? It is of the unit's stage, or computes with the copied matrix. */
+bool layout_adds(const struct layout *layout, int unit, int rank);
 /* Bytes of the errors that a rank keeps of its gradient of a unit (base/codecs.h), a piece for each rank of the unit's
  * group. 0: the group has one rank. */
 size_t layout_error_bytes(const struct layout *layout, int unit);

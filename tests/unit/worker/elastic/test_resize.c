@@ -1017,9 +1017,9 @@ static void test_sums_not_finite(void **state)
     }
 }
 
-/* What codes of gradients have lost is forgotten when an epoch ends and when a step is skipped, on every rank: as in a
+/* What codes of gradients have lost is forgotten when a rank is lost and when a step is skipped, on every rank: as in a
  * run that forgets it at that step. The dead rank's part comes from its buddy, which got codes of its gradients, or
- * from a replica, which sends codes of its own. */
+ * from a replica, which sends codes of its own. Codes of weights are the same whatever became of the ranks. */
 static void test_errors_of_codes(void **state)
 {
     (void)state;
@@ -1030,13 +1030,17 @@ static void test_errors_of_codes(void **state)
         {LOCO, STABLE},
         {LOCO, STABLE, "parallelism.pipeline_parallel_degree=2"},
         {LOCO, STABLE, "parallelism.data_parallel_replicate_degree=2", "parallelism.replicate_codec=loco"},
+        {LOCO, STABLE, "parallelism.fsdp_gather_codec=int8"},
     };
     struct losses l, whole, reset, skipped, both;
 
     for (size_t a = 0; a < ARRAY_SIZE(axes); a++) {
         const char *with_reset[9] = {0};
         memcpy(with_reset, axes[a], sizeof axes[a]);
-        with_reset[5 + a] = forgets[5];
+        int n = 0;
+        while (with_reset[n])
+            n++;
+        with_reset[n] = forgets[5];
         struct script_epoch alone[] = {{.world = 4, .process = {0, 1, 2, 3}}};
         struct script_epoch e[] = {
             {.world = 4, .process = {0, 1, 2, 3}, .victim = 2, .kill_before = 8},
@@ -1053,8 +1057,15 @@ static void test_errors_of_codes(void **state)
         assert_true(skipped.loss[7] == whole.loss[7] && skipped.loss[8] != whole.loss[8]);
         check_against(&skipped, &both);
     }
-#undef LOCO
 #undef STABLE
+}
+
+static void check_until(const struct losses *l, const struct losses *other, int last)
+{
+    for (int s = 1; s <= last; s++)
+        if (l->loss[s] != other->loss[s] || l->grad_norm[s] != other->grad_norm[s])
+            fail_msg("step %d: loss %.17g and norm %.17g, there %.17g and %.17g", s, l->loss[s], l->grad_norm[s],
+                     other->loss[s], other->grad_norm[s]);
 }
 
 /* Resizes between steps 5 and 6, then 8 and 9: processes with the least numbers stay. turn: their ranks go round by as
@@ -1113,6 +1124,60 @@ static void test_whole_tensors(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         resize_in_order(cases[i].axes, cases[i].worlds, 3, 1, "parallelism.error_reset=0", &l);
 #undef TENSOR
+}
+
+/* What codes owe goes on over resizes that nobody dies in, the same whichever process has a rank. A group of one rank
+ * has no codes, and begins anew. So does a run that loses a rank, or goes on from a checkpoint. */
+static void test_errors_owed(void **state)
+{
+    (void)state;
+#define NEVER "parallelism.error_reset=0"
+#define RESET "parallelism.error_reset=5"
+    static const struct {
+        const char *axes[8];
+        int worlds[3];
+    } cases[] = {
+        {{LOCO}, {2, 3, 2}},
+        {{LOCO, "elastic.max_workers=6", "parallelism.pipeline_parallel_degree=2"}, {4, 6, 4}},
+        {{LOCO, "elastic.max_workers=6", "parallelism.tensor_parallel_degree=2"}, {4, 6, 4}},
+        {{LOCO, "elastic.max_workers=6", "parallelism.data_parallel_replicate_degree=2",
+          "parallelism.replicate_method=demo", "optimizer.name=SGD"},
+         {4, 6, 4}},
+        {{LOCO, "parallelism.pipeline_parallel_degree=2"}, {4, 2, 4}},
+    };
+    struct losses l, other, reset;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const int *const worlds = cases[i].worlds;
+        const bool none = worlds[1] < worlds[0];
+        print_message("# %d, %d, %d ranks, %s\n", worlds[0], worlds[1], worlds[2],
+                      cases[i].axes[3] ? cases[i].axes[3] : "");
+        resize_in_order(cases[i].axes, worlds, 3, 0, NEVER, &l);
+        resize_in_order(cases[i].axes, worlds, 3, 1, NEVER, &other);
+        check_against(&l, &other);
+        resize_in_order(cases[i].axes, worlds, 3, 0, RESET, &reset);
+        check_until(&l, &reset, none ? 10 : 5);
+        assert_true(l.loss[6] == reset.loss[6] && (l.grad_norm[6] == reset.grad_norm[6]) == none);
+    }
+
+    static const int fewer[] = {3, 2};
+    struct script_epoch killed[] = {{.world = 3, .process = {0, 1, 2}, .victim = 2, .kill_before = 6},
+                                    {.world = 2, .process = {0, 1}, .find = true, .recovery_source = "buddy"}};
+    resize_in_order(cases[0].axes, fewer, 2, 0, NEVER, &l);
+    resize_in_order(cases[0].axes, fewer, 2, 0, RESET, &reset);
+    run_with(cases[0].axes, killed, 2, false, false, &other);
+    check_until(&other, &reset, 10);
+    assert_true(l.loss[6] == other.loss[6] && l.grad_norm[6] != other.grad_norm[6]);
+
+    struct script_epoch disk[] = {
+        {.world = 2, .process = {0, 1}, .pause_after = 5},
+        {.world = 2, .process = {0, 1}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 5}};
+    run_with(cases[0].axes, disk, 2, true, false, &l);
+    resize_in_order(cases[0].axes, (const int[]){2}, 1, 0, RESET, &reset);
+    check_until(&l, &reset, 10);
+#undef LOCO
+#undef NEVER
+#undef RESET
 }
 
 /* Rank 0 alone has the sum of a step, and is killed: no process was told of that step, so it is trained again and yet
@@ -1440,6 +1505,7 @@ int main(void)
         quick(test_errors_of_codes, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_codes_between_replicas, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_whole_tensors, .setup_func = shorten, .teardown_func = lengthen),
+        quick(test_errors_owed, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_residuals, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_told_when_all_have_it, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),

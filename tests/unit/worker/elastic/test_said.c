@@ -118,7 +118,7 @@ static void test_holdings(void **state)
     static const char *const fields[] = {
         "present",          "rank",          "world",        "total", "step",        "tokens",   "skipped",
         "skipped_in_a_row", "skipped_first", "skipped_last", "owner", "owner_total", "prepared", "statistics_size",
-        "published"};
+        "published",        "settled"};
     struct titan_error err = {0};
     char says[64];
     (void)state;

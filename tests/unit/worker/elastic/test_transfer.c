@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fold.h, holdings.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with parts that
- * only a buddy has, with departing ranks, bit for bit; what is in place stays there; what is no whole state is refused
- * by all alike; of what each replica has of its own all get the mean; hashes are the same before and after, and a
- * flipped bit is found. Ranks are threads over a communicator with sends that wait to be received, so an order that
- * could block does. TITAN_TEST_SEED repeats a run. */
+/* fold.h, holdings.h, owed.h, transfer.h and verify.h: from any mesh to any other, with replicas gone or not, with
+ * parts that only a buddy has, with departing ranks, bit for bit; what is in place stays there; what is no whole state
+ * is refused by all alike; of what each replica has of its own all get the mean; what codes of gradients owe stays what
+ * it is; hashes are the same before and after, and a flipped bit is found. Ranks are threads over a communicator with
+ * sends that wait to be received, so an order that could block does. TITAN_TEST_SEED repeats a run. */
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,11 +18,14 @@
 
 #include "base/bf16.h"
 #include "base/cleanup.h"
+#include "base/codecs.h"
+#include "base/hash.h"
 #include "tests/support/memory_device.h"
 #include "tests/support/patience.h"
 #include "tests/support/random_layout.h"
 #include "tests/support/sets.h"
 #include "worker/elastic/fold.h"
+#include "worker/elastic/owed.h"
 #include "worker/elastic/transfer.h"
 #include "worker/elastic/verify.h"
 
@@ -135,6 +139,8 @@ struct change {
     struct comm comms[RANKS_MAX];
     titan_status status[RANKS_MAX];
     struct titan_error errors[RANKS_MAX];
+    bool owed; /* errors of codes move, if all have settled */
+    bool settled[RANKS_MAX];
 };
 
 static float trained(const struct shard_slice *p, int64_t i)
@@ -273,7 +279,10 @@ static void *member_main(void *arg)
     if (c->status[m->rank] != TITAN_OK)
         return NULL;
     c->recovery_source[m->rank] = h.recovery_source;
+    c->settled[m->rank] = h.settled;
     c->status[m->rank] = state_transfer(&what, &ranks, &sent, err);
+    if (c->status[m->rank] == TITAN_OK && c->owed && h.settled)
+        c->status[m->rank] = owed_transfer(&what, &ranks, &sent, err);
     if (c->status[m->rank] == TITAN_OK)
         c->status[m->rank] = verify_shards(&c->from->mesh, &mine.shards, sent, &ranks, &c->before[m->rank], err);
     const struct held_shards fresh = {.own = c->fresh[m->rank]};
@@ -725,6 +734,165 @@ static void test_residuals(void **state)
     assert_true(in_fast_set() || several > 0);
 }
 
+/* --- what codes of gradients owe ---------------------------------------------------------------------------------- */
+
+static struct train_state *state_with_errors(struct layout *l, int rank)
+{
+    struct train_state *s = NULL;
+    const struct state_options options = {.device = &memory_device,
+                                          .layout = l,
+                                          .rank = rank,
+                                          .types = {DTYPE_BF16, DTYPE_F32, DTYPE_F32},
+                                          .errors = true};
+    assert_int_equal(state_open(&options, &s, NULL), TITAN_OK);
+    return s;
+}
+
+/* An error of at most 1, the same whichever process has the rank. */
+static float error_scale(int a, int unit, int64_t bucket)
+{
+    return (float)(1 + (a * 7 + unit * 5 + bucket * 3) % 16) / (16 * 128);
+}
+
+static int8_t error_code(int a, int unit, int64_t value)
+{
+    return (int8_t)((uint64_t)(a * 1000003 + unit * 7919 + value + 1) * 0x9e3779b97f4a7c15u >> 56);
+}
+
+static void set_errors(struct train_state *s, int a)
+{
+    const struct layout *const l = s->layout;
+    for (int u = 0; u < l->model->n_units; u++) {
+        const struct codec_places at = codec_places(CODEC_LOCO, l->units[u].shard);
+        if (layout_error_bytes(l, u) == 0 || !layout_adds(l, u, a))
+            continue;
+        for (int64_t v = 0; v < l->units[u].padded; v++) {
+            uint8_t *const piece = state_errors(s, u) + v / l->units[u].shard * at.error_bytes;
+            const int64_t i = v % l->units[u].shard;
+            ((float *)(void *)piece)[i / CODEC_BUCKET] = error_scale(a, u, i / CODEC_BUCKET);
+            piece[at.error_codes + i] = (uint8_t)error_code(a, u, v);
+        }
+    }
+    s->step = 12;
+}
+
+/* What rank a owes of a value; 0 where the unit has no errors there. */
+static double owed_by(const struct train_state *s, int unit, int64_t value)
+{
+    const struct unit_layout *const l = &s->layout->units[unit];
+    const struct codec_places at = codec_places(CODEC_LOCO, l->shard);
+    if (!s->errors || layout_error_bytes(s->layout, unit) == 0 || !layout_adds(s->layout, unit, s->rank) ||
+        value >= l->padded)
+        return 0;
+    const uint8_t *const piece = state_errors(s, unit) + value / l->shard * at.error_bytes;
+    const int64_t i = value % l->shard;
+    return (double)((const float *)(const void *)piece)[i / CODEC_BUCKET] * (int8_t)piece[at.error_codes + i];
+}
+
+/* The sum over ranks of what they owe is what it was, value by value, and is all with the owners of ranges. Returns
+ * whether something is owed. */
+static bool check_owed(const struct change *c)
+{
+    bool some = false;
+    for (int u = 0; u < c->model->n_units; u++) {
+        const bool kept = layout_error_bytes(c->from, u) > 0 && layout_error_bytes(c->to, u) > 0;
+        for (int64_t v = 0; v < MIN(c->from->units[u].padded, c->to->units[u].padded); v++)
+            for (int part = 0; part < layout_unit_parts(c->to, u); part++) {
+                double before = 0, after = 0;
+                for (int r = 0; r < RANKS_MAX; r++)
+                    if (c->old[r] && kept && layout_unit_part(c->from, u, c->old[r]->rank) == part)
+                        before += owed_by(c->old[r], u, v);
+                for (int b = 0; b < c->to->mesh.world; b++) {
+                    const double x = layout_unit_part(c->to, u, b) == part ? owed_by(c->fresh[b], u, v) : 0;
+                    const int64_t begin = layout_begin(c->to, u, b);
+                    if (x != 0 && (v < begin || v >= begin + c->to->units[u].shard ||
+                                   c->to->units[u].pp_rank != mesh_group_rank(&c->to->mesh, GROUP_PP, b)))
+                        fail_msg("rank %d owes %g of value %ld of unit %d, which it does not own", b, x, (long)v, u);
+                    after += x;
+                }
+                some = some || before != 0;
+                if (!(fabs(after - before) <= c->from->mesh.world / 128.0))
+                    fail_msg("from %s: of value %ld in unit %d %g is owed in place of %g", layout_text(c->from),
+                             (long)v, u, after, before);
+            }
+    }
+    return some;
+}
+
+/* All new errors, as one number. */
+static uint64_t hash_of_errors(const struct change *c)
+{
+    uint64_t hash = HASH_INIT;
+    for (int b = 0; b < c->to->mesh.world; b++)
+        for (int u = 0; u < c->model->n_units; u++)
+            if (layout_error_bytes(c->to, u) > 0 && layout_adds(c->to, u, b))
+                hash = hash_bytes(hash, state_errors(c->fresh[b], u), layout_error_bytes(c->to, u));
+    return hash;
+}
+
+/* Ranks come, go and change places, with any stages and replicas beside: the sum of all errors stays, whichever process
+ * has a rank. Where a rank is gone, or has not settled, there is no sum. */
+static void test_owed(void **state)
+{
+    (void)state;
+    unsigned seed = random_seed();
+    static struct change c;
+    int owing = 0, settled = 0;
+    for (int changes = 0; changes < sliced(ROUNDS / 4, ROUNDS);) {
+        c = (struct change){.model = random_model(&seed), .types = {DTYPE_BF16, DTYPE_F32, DTYPE_F32}, .owed = true};
+        c.to = random_layout(&seed, c.model, NEW_MAX);
+        c.from = random_layout(&seed, c.model, NEW_MAX);
+        const struct mesh *const x = &c.from->mesh, *const y = &c.to->mesh;
+        if (x->size[AXIS_TP] != y->size[AXIS_TP] || x->ep != y->ep || x->rotate || y->rotate ||
+            x->cut_experts != y->cut_experts || c.from->canonical || c.to->canonical || x->world > y->world + 4 ||
+            x->world < 2) {
+            close_change(&c);
+            continue;
+        }
+        const int lost = changes % 5 == 0 ? random_below(&seed, x->world) : -1; /* or one that has not settled */
+        const bool gone = x->size[AXIS_DP_REPLICATE] > 1;
+        uint64_t hashes[2];
+        c.departing = 4;
+        for (int again = 0; again < 2; again++) { /* with other processes */
+            c.hub = (struct hub){0};
+            for (int r = 0; r < y->world; r++)
+                c.fresh[r] = state_with_errors(c.to, r);
+            for (int a = 0; a < x->world; a++) {
+                c.holder[a] = -1;
+                if (a == lost && gone)
+                    continue;
+                int r = random_below(&seed, y->world + 4);
+                while (c.old[r])
+                    r = (r + 1) % (y->world + 4);
+                c.old[r] = state_with_errors(c.from, a);
+                c.holder[a] = r;
+                set_errors(c.old[r], a);
+                if (a != lost)
+                    state_settle(c.old[r]);
+            }
+            run_change(&c);
+            for (int r = 0; r < y->world + 4; r++) {
+                if (c.status[r] != TITAN_OK)
+                    fail_msg("from %s: rank %d: %s %s", layout_text(c.from), r, titan_status_name(c.status[r]),
+                             c.errors[r].msg);
+                assert_int_equal(c.settled[r], lost < 0);
+            }
+            assert_int_equal(c.before[0].bytes, c.hub.sent);
+            if (lost < 0)
+                owing += check_owed(&c);
+            hashes[again] = hash_of_errors(&c);
+            close_states(c.old);
+            close_states(c.fresh);
+        }
+        assert_int_equal(hashes[0], hashes[1]);
+        settled += lost < 0;
+        changes++;
+        close_change(&c);
+    }
+    print_message("# %d changes that settled, %d of 2 each with errors\n", settled, owing);
+    assert_true(settled > 0 && owing > 0);
+}
+
 struct folding {
     struct train_state *state;
     struct peer_ranks replicas;
@@ -807,6 +975,7 @@ int main(void)
         longer(test_no_whole_state),
         longer(test_flipped_bit),
         longer(test_residuals),
+        longer(test_owed),
         longer(test_fold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
