@@ -176,6 +176,7 @@ static const struct setting settings[] = {
     NUMBER("limits", "user_disk_mb", limits.user_disk_mb, 0, 0x1p40),
     WORD("detection", "profile", KEY_STRING, profile, "lan|wan"),
     NUMBER("detection", "heartbeat_ms", detection.heartbeat_ms, 5, 60000),
+    NUMBER("detection", "idle_heartbeat_ms", detection.idle_heartbeat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", detection.suspect_ms, 10, 600000),
     NUMBER("detection", "confirm_ms", detection.confirm_ms, 10, 600000),
     NUMBER("detection", "node_timeout_ms", detection.node_timeout_ms, 20, 3600000),
@@ -358,6 +359,7 @@ static titan_status flags_apply(const struct args *args, struct daemon_config *c
 /* --- detection ---------------------------------------------------------------------------------------------------- */
 
 static const struct detection lan = {.heartbeat_ms = 50,
+                                     .idle_heartbeat_ms = 2000,
                                      .suspect_ms = 250,
                                      .confirm_ms = 150,
                                      .node_timeout_ms = 2000,
@@ -366,6 +368,7 @@ static const struct detection lan = {.heartbeat_ms = 50,
                                      .leader_lease_ms = 600000,
                                      .hang_floor_ms = 300},
                               wan = {.heartbeat_ms = 500,
+                                     .idle_heartbeat_ms = 2000,
                                      .suspect_ms = 2500,
                                      .confirm_ms = 1500,
                                      .node_timeout_ms = 10000,

@@ -21,14 +21,15 @@
 
 /* Times of failure detection (docs/membership.md), all in milliseconds. */
 struct detection {
-    uint32_t heartbeat_ms;    /* agents send a heartbeat at least this often */
-    uint32_t suspect_ms;      /* silence after which other nodes probe a node */
-    uint32_t confirm_ms;      /* how long they probe */
-    uint32_t node_timeout_ms; /* silence after which a node without probing peers is lost */
-    uint32_t reachable_ms;    /* silence after which a node that others reach is lost */
-    uint32_t away_ms;         /* a coordinator that gives no answer for this long is away */
-    uint32_t leader_lease_ms; /* how long agents run and decide without a coordinator; 0 = the profile's value */
-    uint32_t hang_floor_ms;   /* a worker that stands still for less time is not hanging */
+    uint32_t heartbeat_ms;      /* agents send a heartbeat at least this often */
+    uint32_t idle_heartbeat_ms; /* ... agents without workers; at most heartbeat_ms = as all */
+    uint32_t suspect_ms;        /* silence after which other nodes probe a node */
+    uint32_t confirm_ms;        /* how long they probe */
+    uint32_t node_timeout_ms;   /* silence after which a node without probing peers is lost */
+    uint32_t reachable_ms;      /* silence after which a node that others reach is lost */
+    uint32_t away_ms;           /* a coordinator that gives no answer for this long is away */
+    uint32_t leader_lease_ms;   /* how long agents run and decide without a coordinator; 0 = the profile's value */
+    uint32_t hang_floor_ms;     /* a worker that stands still for less time is not hanging */
 };
 
 enum daemon_role { ROLE_DEV, ROLE_AGENT, ROLE_COORDINATOR };

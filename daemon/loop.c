@@ -325,6 +325,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .head_file = d->config->head_file[0] ? d->config->head_file : NULL,
                                           .one_machine = d->config->role == ROLE_DEV,
                                           .heartbeat_ms = t->heartbeat_ms,
+                                          .idle_heartbeat_ms = t->idle_heartbeat_ms,
                                           .suspect_ms = t->suspect_ms,
                                           .confirm_ms = t->confirm_ms,
                                           .node_timeout_ms = t->node_timeout_ms,

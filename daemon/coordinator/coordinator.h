@@ -53,7 +53,7 @@ struct coordinator_options {
     const char *head_file; /* file for the heads of the event log; NULL = none; outlives the coordinator */
     bool one_machine;      /* workers run on this machine: Submit checks the paths that a recipe names */
     /* Times as in core_options; 0 = the default there. */
-    uint32_t heartbeat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
+    uint32_t heartbeat_ms, idle_heartbeat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
     uint32_t leader_lease_ms;    /* how long agents may go on without a coordinator; 0 = they may not */
     uint32_t quarantine_crashes; /* crashes of workers within 10 minutes that put a node in quarantine; 0 = 3 */
     bool adopt_state;            /* accept a store copied from another directory */

@@ -44,6 +44,7 @@ struct core_options {
     const char *jobs_dir;       /* folder of each job: JOBS_DIR/ID; copied */
     const char *jobs_token;     /* nodes must find this token in jobs_dir (daemon/common/jobs_dir.h); copied */
     uint32_t heartbeat_ms;      /* 0 = 50 */
+    uint32_t idle_heartbeat_ms; /* interval that an agent without workers may promise; 0 = 40 heartbeats */
     uint32_t suspect_ms;        /* silence after which other nodes probe a node; 0 = 5 heartbeats */
     uint32_t confirm_ms;        /* how long the other nodes probe a silent node; 0 = 3 heartbeats */
     uint32_t node_timeout_ms;   /* silence after which a node without probing peers is lost; 0 = 20 heartbeats */
@@ -171,17 +172,19 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
  * job's. */
 bool core_wants_folder(const struct core *c, uint64_t job_id);
 void core_set_folder(struct core *c, uint64_t job_id, const char *folder);
-/* A heartbeat arrived as a datagram. True: answer it with its number, proved by the keys in *ret. The heartbeat never
- * makes core_deadline() earlier. */
+/* A heartbeat arrived as a datagram. True: answer it with its number, proved by the keys in *ret. Only a heartbeat that
+ * ends a promise makes core_deadline() earlier. */
 bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now,
                     struct proof_keys *ret);
 /* The store contradicts a decision about this job. The core ends the job without another change and stops its workers.
  * The caller ends the job in the store (state/job_quarantine.h). */
 void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out);
-/* Call it at core_deadline() and at least every heartbeat_ms. */
+/* Call it at core_deadline() and at least every core_tick_ms(). */
 void core_tick(struct core *c, struct core_time now, struct batch *out);
 /* mono_ms of the next tick that can change something; INT64_MAX = none. */
 int64_t core_deadline(struct core *c);
+/* Longest time between two ticks. A longer one counts as a standstill of this process. */
+uint32_t core_tick_ms(const struct core *c);
 
 /* Asserts the core's invariants between two inputs. Debug builds call it after every input. */
 void core_check(const struct core *c);

@@ -96,7 +96,7 @@ static void check_core(int64_t due)
     if (S->plan->scale)
         return;
     core_check(S->coord.core);
-    S->coord.core->due = (struct due){0};
+    S->coord.core->due = (struct due){.calm = S->coord.core->due.calm};
     CHECK("sim", due <= core_deadline(S->coord.core), "the coordinator's timer is for %lld, and it is due at %lld",
           (long long)due, (long long)core_deadline(S->coord.core));
 }
@@ -108,7 +108,7 @@ static void set_timer(void)
     int64_t due = core_deadline(c->core);
     cost_end(&S->costs.timers, begin);
     check_core(due);
-    usec when = S->now + HEARTBEAT_MS * MS;
+    usec when = S->now + core_tick_ms(c->core) * MS;
     if (due != INT64_MAX) {
         usec reached = clock_reaches(&S->coord_clocks, due);
         when = reached < when ? reached : when;
@@ -301,6 +301,7 @@ void coord_start(void)
                                    .seed = S->plan->seed * 1000 + c->term,
                                    .jobs_dir = "/jobs",
                                    .heartbeat_ms = HEARTBEAT_MS,
+                                   .idle_heartbeat_ms = S->plan->seed % 3 ? 4 * HEARTBEAT_MS : HEARTBEAT_MS,
                                    .node_timeout_ms = 2000,
                                    .reachable_ms = reachable[S->plan->seed / 2 % 4],
                                    .start_ms = 4000,

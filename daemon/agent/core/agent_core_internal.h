@@ -126,12 +126,16 @@ struct agent_core {
     int64_t leave_at;        /* deadline for its workers to leave the node; 0 = they stay */
     bool draining, quiet;
     uint32_t heartbeat_ms, away_ms, leader_lease_ms;
+    uint32_t idle_ms;       /* the coordinator allows an idle agent this interval; 0 = it does not */
+    uint32_t promised_ms;   /* the newest heartbeat promised the next within this time; 0 = within heartbeat_ms */
+    uint32_t contact_slack; /* promise of the heartbeat that the coordinator answered last */
     uint64_t heartbeat, ids, sessions;
     /* keys of the newest and the previous acknowledgement; no keys = the coordinator has an older version */
     struct proof_keys session_keys;
     struct {
         uint64_t number;
         int64_t at;
+        uint32_t promised_ms;
     } heartbeats[HEARTBEATS_KEPT];
     int64_t registration_at, next_heartbeat_at, stream_heartbeat_at, ticked_at;
     int64_t datagram_at; /* send time of the newest heartbeat answered by datagram; INT64_MIN = none */
@@ -209,6 +213,11 @@ void agent_gpus_report(struct agent_core *c, struct agent_actions *out);
 /* The coordinator answered a message that was sent at time `at`. */
 void agent_coordinator_received(struct agent_core *c, int64_t at);
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out);
+/* The node is no longer idle. A heartbeat ends its promise, and others follow every heartbeat_ms. */
+void agent_heartbeat_resume(struct agent_core *c, int64_t now, struct agent_actions *out);
+void agent_heartbeat_session_down(struct agent_core *c, int64_t now);
+/* From this time on the coordinator counts as away. Needs a contact. */
+int64_t agent_away_at(const struct agent_core *c);
 void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_heartbeat_deadline(const struct agent_core *c);
 /* Returns false if m answers no recent heartbeat. */

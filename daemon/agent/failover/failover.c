@@ -138,7 +138,7 @@ int64_t failover_deadline(const struct agent_core *c)
         due = MIN(due, failover_lease_deadline(c, j));
         if (!c->contact || !c->leader_lease_ms || !is_wanted(c, j))
             continue;
-        int64_t away = c->contact_at + (int64_t)c->away_ms;
+        const int64_t away = agent_away_at(c);
         if (!s) {
             if (away > c->ticked_at ||
                 /* an epoch accepted since then gets its state at once */

@@ -10,7 +10,7 @@
 
 bool failover_coordinator_away(const struct agent_core *c, int64_t now)
 {
-    return c->contact && now - c->contact_at >= (int64_t)c->away_ms;
+    return c->contact && now >= agent_away_at(c);
 }
 
 /* Time at which the lease ends and the workers' epoch is revoked. */

@@ -18,6 +18,7 @@ bool agent_core_check(const struct agent_core *c)
     titan_assert(c->session_term <= c->seen.term);
     titan_assert(c->session_keys.n <= 2);
     titan_assert(c->heartbeat_ms > 0 && c->away_ms > 0);
+    titan_assert(!c->promised_ms || (c->up && !c->workers)); /* a node with workers promises nothing */
     titan_assert(c->heartbeat == 0 || c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].number == c->heartbeat);
     titan_assert(c->n_held == 0 || c->registered);
     for (size_t i = 0; i < c->n_held; i++)

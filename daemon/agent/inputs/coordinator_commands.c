@@ -92,6 +92,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
             a->worker_id = id;
             a->start = agent_action_copy(out, &one.base);
         }
+        agent_heartbeat_resume(c, now, out);
         break;
     }
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:

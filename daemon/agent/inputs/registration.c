@@ -122,10 +122,10 @@ void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actio
 
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    (void)now;
     (void)out;
     titan_assert(c->up);
     c->up = c->registered = c->ending = false;
+    agent_heartbeat_session_down(c, now);
     agent_forms_drop(c);
     agent_reports_resend(c);
     agent_probes_drop(c);
@@ -166,6 +166,7 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     c->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : HEARTBEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->leader_lease_ms = m->leader_lease_ms;
+    c->idle_ms = m->idle_heartbeat_ms;
     agent_coordinator_received(c, c->registration_at);
     agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " heartbeat_ms=%u", m->term,
               c->heartbeat_ms);

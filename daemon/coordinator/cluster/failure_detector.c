@@ -13,6 +13,7 @@
 #define QUIET_AGAIN_MS 10000 /* at the second return; doubled each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
+#define IDLE_MISSES 4                /* promised heartbeats that may be missing */
 #define HEARTBEATS_PER_S 4000        /* limit for all nodes together */
 #define STREAM_HEARTBEATS_PER_S 2500 /* limit for nodes without heartbeats by datagram */
 
@@ -31,6 +32,7 @@ void detector_set_interval(struct core *c)
     if (4 * interval <= 5 * o->heartbeat_ms && 3 * interval >= 2 * o->heartbeat_ms)
         return; /* close enough */
     o->heartbeat_ms = interval;
+    o->idle_heartbeat_ms = MAX(asked->idle_heartbeat_ms, interval);
     o->suspect_ms = scaled(asked->suspect_ms, interval, asked->heartbeat_ms);
     o->confirm_ms = scaled(asked->confirm_ms, interval, asked->heartbeat_ms);
     o->node_timeout_ms = scaled(asked->node_timeout_ms, interval, asked->heartbeat_ms);
@@ -85,11 +87,17 @@ static int64_t late_until(const struct core *c)
     return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
 }
 
+int64_t detector_expected(const struct noderec *n)
+{
+    return n->seen_mono + n->slack_ms;
+}
+
 /* The time at which the node is lost if nothing more is heard from it. */
 static int64_t lost_at(const struct core *c, const struct noderec *n)
 {
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
+    const int64_t expected = detector_expected(n);
     /* An agent sends no heartbeats before its acknowledgement. It has as much time as an agent without a session. */
     int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     const bool denied = p->denied > 0;
@@ -99,17 +107,17 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
     for (const struct noderec *other = c->nodes; other && n->peer_port && !denied && !kept; other = other->next)
         kept = other != n && other->session && other->peer_port && other->state == NODE_READY;
     if (kept)
-        return n->seen_mono + MAX(alone, (int64_t)o->reachable_ms);
+        return expected + MAX(alone, (int64_t)o->reachable_ms);
     if (!n->session || !denied)
-        return n->seen_mono + alone;
+        return expected + alone;
     titan_assert(p->denied <= p->asked);
-    return p->denied == p->asked ? p->at : MIN(p->at + o->confirm_ms + o->heartbeat_ms, n->seen_mono + alone);
+    return p->denied == p->asked ? p->at : MIN(p->at + o->confirm_ms + o->heartbeat_ms, expected + alone);
 }
 
 /* The time at which silence makes a node suspect: at once if its session is closed and no datagram has come since. */
 static int64_t suspect_at(const struct core *c, const struct noderec *n)
 {
-    return n->seen_mono + (n->session || n->seen_mono > n->stream_mono ? c->options.suspect_ms : 1);
+    return detector_expected(n) + (n->session || n->seen_mono > n->stream_mono ? c->options.suspect_ms : 1);
 }
 
 static int64_t ask_again_at(const struct core *c, const struct noderec *n)
@@ -137,7 +145,7 @@ bool detector_datagram(struct core *c, struct noderec *n, bool hears)
 {
     /* A datagram proves that the agent lives, not that commands reach it. Without a stream message the datagram counts
      * only as long as workers may train without a coordinator. */
-    const int64_t patience = MAX(c->options.leader_lease_ms, c->options.reachable_ms);
+    const int64_t patience = (int64_t)MAX(c->options.leader_lease_ms, c->options.reachable_ms) + n->slack_ms;
     if (n->state != NODE_READY || c->now.mono_ms - n->stream_mono >= patience)
         return false;
     if (hears) {
@@ -180,7 +188,41 @@ void detector_has_key(struct noderec *n)
 
 bool detector_by_datagram(const struct core *c, const struct noderec *n)
 {
-    return n->session && c->now.mono_ms - n->datagram_mono < c->options.suspect_ms;
+    return n->session && c->now.mono_ms - n->datagram_mono < c->options.suspect_ms + n->slack_ms;
+}
+
+void detector_promised(struct core *c, struct noderec *n, uint32_t next_ms)
+{
+    const int64_t heartbeat_ms = c->options.heartbeat_ms;
+    const int64_t next = MIN(next_ms, node_idle_ms(c, n)); /* a longer promise counts as the longest */
+    if (n->used > 0 && next_ms)
+        return; /* its agent does not know its worker yet */
+    n->slack_ms = n->session && next > heartbeat_ms ? IDLE_MISSES * (next - heartbeat_ms) : 0;
+    titan_assert(!n->slack_ms || (n->session && n->used == 0));
+}
+
+/* The promise ends now, though its agent may not know yet. The node's silence counts from now + grace_ms. */
+static void end_promise(struct core *c, struct noderec *n, int64_t grace_ms)
+{
+    n->slack_ms = n->called_mono = 0;
+    n->seen_mono = MAX(n->seen_mono, c->now.mono_ms + grace_ms);
+    n->probe.at = 0;
+}
+
+void detector_closed(struct core *c, struct noderec *n)
+{
+    if (!n->slack_ms)
+        return;
+    end_promise(c, n, 0);
+    n->stream_mono = n->seen_mono;
+}
+
+bool detector_calm(const struct core *c)
+{
+    for (const struct noderec *n = c->nodes; n; n = n->next)
+        if ((n->session && !n->slack_ms) || n->probe.at || n->called_mono)
+            return false;
+    return true;
 }
 
 void detector_round(struct core *c)
@@ -194,11 +236,25 @@ const char *detector_look(struct core *c, struct noderec *n)
     c->by_datagram += detector_by_datagram(c, n);
     if (n->state != NODE_READY)
         return NULL;
-    if (n->steady_at && now >= n->seen_mono + c->options.suspect_ms) {
+    /* Its agent learns of the worker when the store has the decision. From then on it sends heartbeats as often
+     * as all others. The agent has heard nothing of us since its last heartbeat. This is no reason to end its stream.
+     */
+    if (!n->slack_ms || n->used == 0) {
+        n->called_mono = 0;
+    } else {
+        n->called_mono = n->called_mono ? n->called_mono : now;
+        if (now - c->now.held_ms >= n->called_mono) {
+            end_promise(c, n, c->options.suspect_ms);
+            n->answered_mono = MAX(n->answered_mono, now);
+        }
+    }
+    if (n->steady_at && now >= detector_expected(n) + c->options.suspect_ms) {
         n->steady_at = now + n->quiet_ms; /* heartbeats are not steady yet, so the node waits longer */
     } else if (n->steady_at && now >= n->steady_at) {
         n->steady_at = 0;
         c->slots_changed = true;
+        if (n->session)
+            send_registration_ack(c, n); /* with the interval that its agent may promise */
     }
     if (now < suspect_at(c, n))
         return NULL;
@@ -212,7 +268,8 @@ const char *detector_look(struct core *c, struct noderec *n)
          * nodes. */
         for (const struct noderec *o = n->next ? n->next : c->nodes;
              provable && o != n && n->probe.asked < PROBE_ASKED_MAX; o = o->next ? o->next : c->nodes) {
-            if (!o->peer_port || o->state != NODE_READY || !o->session || now - o->seen_mono >= c->options.suspect_ms)
+            if (!o->peer_port || o->state != NODE_READY || !o->session ||
+                now - detector_expected(o) >= c->options.suspect_ms)
                 continue;
             Titan__Internal__ProbeNode *m = batch_alloc(c->out, sizeof(*m));
             titan__internal__probe_node__init(m);

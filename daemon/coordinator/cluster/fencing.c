@@ -153,7 +153,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
     const bool moved = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
     /* The name is also kept while an agent from before our start is awaited, because the agent that registers first may
      * be another agent. */
-    const bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
+    const bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms + n->slack_ms;
     /* The agent at the old address may go on without us until its lease ends. A namesake would make us believe that the
      * old agent's workers are gone. */
     const int64_t lease = c->options.leader_lease_ms, silent = c->now.mono_ms - n->answered_mono;

@@ -61,6 +61,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         answer->number = m->heartbeat->number;
         batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER, answer);
         detector_answered(c, n);
+        detector_promised(c, n, m->heartbeat->next_ms);
         fence_refusals(c, n, m->heartbeat);
         if (!n->unconfirmed)
             return true;
@@ -114,16 +115,20 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
         c->counters.unknown_node++;
         status = titan_fail(err, TITAN_ECONFLICT, "the session has not registered, or its node was given up");
     } else if (status == TITAN_OK && c->options.leader_lease_ms &&
-               now.mono_ms - n->answered_mono >= c->options.away_ms) {
+               now.mono_ms - n->answered_mono >= c->options.away_ms + n->slack_ms) {
         /* Queued stream messages may be older than an epoch that the agent has formed without us. A new registration
          * reports such an epoch first. */
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it registers again", n->name,
                             (long long)(now.mono_ms - n->answered_mono));
     } else if (status == TITAN_OK && !drop) {
         const bool suspected = n->probe.at != 0; /* the probe's deadline may be later than the node's next suspicion */
+        const int64_t expected = detector_expected(n);
         const bool calm = hear(c, n, m);
-        if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT && !suspected)
+        if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT && !suspected &&
+            detector_expected(n) >= expected)
             c->due.node = due.node;
+        if (calm && n->slack_ms)
+            c->due.calm = due.calm;
         if (calm && !c->slots_changed)
             c->due.job = due.job;
     }
@@ -149,5 +154,14 @@ bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struc
     if (!detector_proved(c, n, m, ret))
         return false;
     core_moves(c, now);
-    return detector_datagram(c, n, m->heartbeat->hears);
+    const int64_t expected = detector_expected(n);
+    if (!detector_datagram(c, n, m->heartbeat->hears))
+        return false;
+    if (m->heartbeat->hears)
+        detector_promised(c, n, m->heartbeat->next_ms);
+    if (detector_expected(n) < expected) {
+        c->due.node = 0;
+        c->due.calm = false;
+    }
+    return true;
 }

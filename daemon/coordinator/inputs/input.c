@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/inputs/input.h"
 
+#include "base/cleanup.h"
 #include "daemon/coordinator/cluster/failure_detector.h"
 #include "daemon/coordinator/inputs/core_check.h"
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/sched/placement.h"
 
+uint32_t core_tick_ms(const struct core *c)
+{
+    return c->due.calm ? MAX(c->options.idle_heartbeat_ms, c->options.heartbeat_ms) : c->options.heartbeat_ms;
+}
+
 void core_moves(struct core *c, struct core_time now)
 {
     /* When this process itself stood still (stopped, starved), silence proves nothing about the nodes. */
-    const int64_t since = c->last_input ? now.mono_ms - c->last_input : 0, usual = 2 * (int64_t)c->options.heartbeat_ms;
+    const int64_t since = c->last_input ? now.mono_ms - c->last_input : 0, usual = 2 * (int64_t)core_tick_ms(c);
     const int64_t stall = since - usual;
     if (stall > 0)
         detector_shift(c, stall);

@@ -202,7 +202,9 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
     core_begin(c, now, out);
     struct noderec *n = core_find_session(c, session);
     free(fence_take_identity(c, session));
-    if (n)
+    if (n) {
+        detector_closed(c, n);
         core_set_session(c, n, 0); /* the node is silent from now on */
+    }
     core_finish(c);
 }

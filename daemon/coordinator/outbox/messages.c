@@ -15,6 +15,7 @@ void send_registration_ack(struct core *c, struct noderec *n)
     m->heartbeat_ms = c->options.heartbeat_ms;
     m->away_ms = c->options.away_ms;
     m->leader_lease_ms = c->options.leader_lease_ms;
+    m->idle_heartbeat_ms = node_idle_ms(c, n);
     m->term_proof.len = MAC_BYTES;
     m->term_proof.data = batch_alloc(c->out, MAC_BYTES);
     proof_term(c->term_secret, c->options.term, m->term_proof.data);

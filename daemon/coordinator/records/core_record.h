@@ -61,9 +61,11 @@ struct core {
     bool unreported; /* a queued job that is too large may lack its event */
     bool unsettled;  /* a message waits for the next tick, see core_options.at_once */
     int64_t last_input;
-    /* Cached core_deadline() of all nodes and of all jobs; valid until an input could make it earlier. */
+    /* Cached core_deadline() of all nodes and of all jobs; valid until an input could make it earlier. calm: no job is
+     * active, and each connected node has promised rare heartbeats. */
     struct due {
         int64_t node, job;
+        bool calm;
     } due;
 };
 

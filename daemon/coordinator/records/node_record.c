@@ -40,6 +40,7 @@ void core_set_session(struct core *c, struct noderec *n, uint64_t session)
     }
     c->connected += (session != 0) - (n->session != 0);
     n->session = session;
+    n->slack_ms = n->called_mono = 0;
     if (session) {
         n->awaited = false;
         n->session_next = c->sessions[session % CORE_BUCKETS];
@@ -98,6 +99,11 @@ void core_drop_node(struct core *c, struct noderec *n)
     while (c->last_node && c->last_node->next)
         c->last_node = c->last_node->next;
     node_free(n);
+}
+
+uint32_t node_idle_ms(const struct core *c, const struct noderec *n)
+{
+    return n->steady_at ? 0 : c->options.idle_heartbeat_ms; /* a returned node has to prove its link first */
 }
 
 void node_awaited(struct core *c, struct noderec *n, struct core_time now)

@@ -40,6 +40,9 @@ struct noderec {
     bool lifting;                    /* its agent was asked to check the GPUs again and has not answered */
     bool awaited;                    /* the node has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
+    /* Its silence may last so much longer, because its agent has no workers and promised rare heartbeats; 0 = it has
+     * promised nothing. called_mono: when a worker was found that its agent may not know yet; 0 = none. */
+    int64_t slack_ms, called_mono;
     /* Keys of the node's datagrams. key: the newest session's key. The agent may get its acknowledgement, with this
      * key, late. So `had` is the newest key that the agent is known to have. */
     bool keyed, key_had, unkeyed; /* unkeyed: an older agent, which proves nothing */
@@ -90,6 +93,8 @@ bool node_empties(const struct noderec *n);            /* workers on it have to 
 bool node_unfit(const struct noderec *n);              /* jobs cannot have their folders there, or no worker starts */
 const char *node_unfit_words(const struct noderec *n); /* why the node is unfit */
 bool node_accepts(const struct noderec *n);            /* new workers may start there */
+/* The heartbeat interval that the node's agent may promise while it has no workers; 0 = it may not. */
+uint32_t node_idle_ms(const struct core *c, const struct noderec *n);
 /* Gives the node some time to return before its workers count as lost. */
 void node_awaited(struct core *c, struct noderec *n, struct core_time now);
 /* takes the agent's data from `is`; name, state and times stay */

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/recipe.h"
+#include "daemon/coordinator/shell/commits.h"
 #include "daemon/coordinator/shell/enrol.h"
 #include "proto/ranges.h"
 
@@ -44,7 +45,7 @@ static void know_folders(struct coordinator *c, const Titan__Internal__AgentMess
         know_folder(c, m->registration->known[i]->job_id);
 }
 
-/* Most messages are heartbeats. A heartbeat needs only its answer, and makes no deadline earlier. */
+/* Most messages are heartbeats. A heartbeat needs only its answer; one that ends a promise makes a deadline earlier. */
 static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct batch *batch)
 {
     if (!batch->answers || batch->changes || batch->messages || batch->metrics || batch->drops)
@@ -55,6 +56,7 @@ static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct
     for (const struct batch_message *m = batch->answers; m && s->call; m = m->next)
         sessions_send(c, s, &m->message->base);
     batch_free(batch);
+    shell_set_timer(c);
     return true;
 }
 

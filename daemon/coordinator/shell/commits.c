@@ -536,7 +536,7 @@ void shell_set_timer(struct coordinator *c)
     if (c->closing)
         return;
     int64_t now = clock_mono_ms(), at = core_deadline(c->core);
-    int64_t wait = at <= now ? 1 : MIN(at - now, (int64_t)c->options.heartbeat_ms);
+    int64_t wait = at <= now ? 1 : MIN(at - now, (int64_t)core_tick_ms(c->core));
     uint64_t due = uv_timer_get_due_in(&c->timer);
     if (uv_is_active((uv_handle_t *)&c->timer) && due <= (uint64_t)wait)
         return;

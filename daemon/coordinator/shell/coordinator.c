@@ -90,6 +90,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .jobs_dir = c->jobs_dir,
         .jobs_token = c->jobs_token,
         .heartbeat_ms = c->options.heartbeat_ms,
+        .idle_heartbeat_ms = c->options.idle_heartbeat_ms,
         .suspect_ms = c->options.suspect_ms,
         .confirm_ms = c->options.confirm_ms,
         .node_timeout_ms = c->options.node_timeout_ms,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Agents' heartbeats as datagrams, at the addresses of their sessions. */
-#include "daemon/coordinator/shell/shell.h"
+#include "daemon/coordinator/shell/commits.h"
 
 #include <stdlib.h>
 
@@ -18,7 +18,11 @@ static void on_heartbeat(const Titan__Internal__PeerMessage *m, const char *from
     struct heartbeat_socket *b = data;
     struct proof_keys keys;
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
-    if (b->owner->closing || !core_heartbeat(b->owner->core, m, shell_now(b->owner), &keys))
+    if (b->owner->closing)
+        return;
+    const bool counts = core_heartbeat(b->owner->core, m, shell_now(b->owner), &keys);
+    shell_set_timer(b->owner); /* it may end a promise */
+    if (!counts)
         return;
     Titan__Internal__HeartbeatAnswer answer = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     Titan__Internal__PeerMessage out = TITAN__INTERNAL__PEER_MESSAGE__INIT;

@@ -24,6 +24,7 @@ static struct agent_core *c;
 static struct agent_actions out; /* of the last input */
 static int64_t now;
 static uint64_t term;
+static uint32_t idle_ms; /* what the coordinator lets an idle agent promise */
 
 static void core_up_with(uint64_t seen, const char *coordinator)
 {
@@ -51,6 +52,7 @@ static int setup(void **state)
     (void)state;
     now = 1000;
     term = 3;
+    idle_ms = 0;
     agent_actions_init(&out);
     core_up(0);
     return 0;
@@ -123,6 +125,7 @@ static void ack(void)
     Titan__Internal__RegistrationAck w = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
     w.term = term;
     w.heartbeat_ms = 100;
+    w.idle_heartbeat_ms = idle_ms;
     w.term_proof = term_proof;
     MESSAGE(m, ACK, ack, &w);
     hear(&m);
@@ -1154,6 +1157,97 @@ static void test_datagrams_between_sessions(void **state)
     assert_false(datagram()->hears); /* the stream is there and nothing comes back */
 }
 
+/* The time between answered heartbeats, and what each of them promises. */
+static void assert_interval(int64_t lo, int64_t hi, uint32_t promised)
+{
+    for (int i = 0; i < 5; i++) {
+        const int64_t before = now;
+        const uint64_t number = heartbeat();
+        assert_in_range(now - before, lo, hi);
+        assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, promised);
+        answer(number);
+    }
+}
+
+/* An agent without workers promises rare heartbeats; a command to start a worker ends the promise at once. */
+static void test_idle_heartbeats(void **state)
+{
+    (void)state;
+    idle_ms = 2000;
+    session();
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, 0); /* not before the coordinator has answered here */
+    answer(1);
+    (void)heartbeat();
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, 2000);
+    answer(2);
+    assert_interval(1900, 2000, 2000);
+    now += 500;
+    start(11);
+    assert_non_null(SENT(HEARTBEAT)); /* before anything that the worker's start brings */
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, 0);
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->slots_used, 1);
+    answer(SENT(HEARTBEAT)->heartbeat->number);
+    assert_interval(1, 100, 0);
+    start(12);
+    assert_null(SENT(HEARTBEAT)); /* it promises nothing already */
+    ended(0, 0, false);
+    assert_interval(1, 100, 0); /* one is left */
+    const struct agent_exit how = {.reason = ""};
+    INPUT(agent_core_exited, 12, &how);
+    answer(heartbeat());
+    assert_interval(1900, 2000, 2000);
+    INPUT(agent_core_session_down);
+    assert_true(agent_core_deadline(c) == INT64_MAX || agent_core_deadline(c) <= now + 100);
+    session();
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, 0);
+}
+
+/* A coordinator of an older version, or one that wants proofs of the link, allows no promise. */
+static void test_no_idle_heartbeats(void **state)
+{
+    (void)state;
+    session();
+    answer(1);
+    assert_interval(1, 100, 0);
+    idle_ms = 100; /* as often as all */
+    ack();
+    assert_interval(1, 100, 0);
+    idle_ms = 1000;
+    ack();
+    answer(heartbeat());
+    assert_interval(900, 1000, 1000);
+    idle_ms = 0; /* and takes it back */
+    ack();
+    assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, 0);
+    assert_interval(1, 100, 0);
+}
+
+/* An idle agent's contact is as old as it has promised, and the coordinator is not away. */
+static void test_idle_agent_is_in_contact(void **state)
+{
+    (void)state;
+    agent_core_free(c);
+    core_up_with(0, "c:1");
+    idle_ms = 5000; /* away_ms is 1000 */
+    session();
+    answer(1);
+    for (int i = 0; i < 10; i++) {
+        tick_at_deadline();
+        assert_true(datagram()->hears);
+        assert_int_equal(datagram()->next_ms, 5000);
+        assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, 5000);
+        answer(SENT(HEARTBEAT)->heartbeat->number);
+    }
+    now += 4000;
+    start(11);
+    answer(SENT(HEARTBEAT)->heartbeat->number);
+    form_with(1, 1);
+    assert_int_equal(TOLD(FORM)->form->epoch, 1); /* not held as stale */
+    now += 1001;
+    form_with(2, 2);
+    assert_null(TOLD(FORM)); /* with a worker it is, after away_ms */
+}
+
 /* A report stays until a heartbeat behind it has been answered. */
 static void test_report_in_a_stalled_stream(void **state)
 {
@@ -1423,6 +1517,9 @@ int main(void)
         TEST(test_datagrams_between_sessions),
         TEST(test_report_in_a_stalled_stream),
         TEST(test_deaf_coordinator),
+        TEST(test_idle_heartbeats),
+        TEST(test_no_idle_heartbeats),
+        TEST(test_idle_agent_is_in_contact),
         TEST(test_stale_order_waits),
         TEST(test_probe),
         TEST(test_probe_is_proved),

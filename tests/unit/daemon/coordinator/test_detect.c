@@ -18,6 +18,7 @@ struct cluster {
     bool silent[NODES + 1]; /* by session: node 'a' has session 1 */
     int deaf[NODES + 1];    /* a node that is asked for another one answers: 0 nothing, 1 reached, -1 not reached */
     int64_t beaten[NODES + 1], input; /* input: when the core had its last one */
+    uint32_t promises[NODES + 1];     /* a node's heartbeats are so far apart, and each says so; 0 = 50 ms, unsaid */
     unsigned probes;
     char seen[4096]; /* types of the events that were told, each behind a space */
 };
@@ -88,6 +89,16 @@ static void look(struct cluster *c)
     }
 }
 
+/* A heartbeat that says when the next one comes; 0 = as agents of older versions, and all that have workers. */
+static void promise(struct cluster *c, uint64_t session, uint32_t next_ms)
+{
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    body.next_ms = next_ms;
+    MESSAGE(m, HEARTBEAT, heartbeat, body);
+    assert_int_equal(say(&c->b, session, &m), TITAN_OK);
+    look(c);
+}
+
 /* Let time pass until an event of that type is told, with ticks as seldom as they may be. Returns how long it took; -1:
  * it was not within ms. */
 static int64_t until(struct cluster *c, const char *type, int64_t ms)
@@ -96,13 +107,12 @@ static int64_t until(struct cluster *c, const char *type, int64_t ms)
     c->seen[0] = '\0';
     for (; c->b.now - begin <= ms; c->b.now += 10) {
         for (int i = 1; i <= NODES; i++) {
-            if (c->silent[i] || c->b.now - c->beaten[i] < 50)
+            if (c->silent[i] || c->b.now - c->beaten[i] < (c->promises[i] ? c->promises[i] : 50))
                 continue;
             c->beaten[i] = c->input = c->b.now;
-            heartbeat(&c->b, (uint64_t)i);
-            look(c);
+            promise(c, (uint64_t)i, c->promises[i]);
         }
-        if (c->b.now >= core_deadline(c->b.core) || c->b.now - c->input >= 50) {
+        if (c->b.now >= core_deadline(c->b.core) || c->b.now - c->input >= core_tick_ms(c->b.core)) {
             c->input = c->b.now;
             batch_free(&c->b.out);
             core_tick(c->b.core, at(&c->b), &c->b.out);
@@ -133,12 +143,15 @@ static void test_heartbeats_are_answered(void **state)
     close_bench(&c.b);
 }
 
+static uint32_t next_datagram_ms; /* what the next datagrams promise */
+
 static bool datagram(struct cluster *c, const char *node, uint64_t incarnation, uint64_t term, bool hears)
 {
     Titan__Internal__PeerHeartbeat body = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
     Titan__Internal__PeerMessage m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     body.incarnation = incarnation;
     body.hears = hears;
+    body.next_ms = next_datagram_ms;
     m.from = (char *)node;
     m.term = term;
     m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
@@ -488,6 +501,253 @@ static void test_flapping(void **state)
     close_bench(&c.b);
 }
 
+/* --- idle nodes --------------------------------------------------------------------------------------------------- */
+
+/* Three nodes that have promised a heartbeat every next_ms, each as late as it may be. */
+static void open_idle(struct cluster *c, uint32_t next_ms)
+{
+    open_cluster(c, 3, 1);
+    assert_int_equal(c->b.out.answers->message->ack->idle_heartbeat_ms, 2000);
+    for (int i = 1; i <= 3; i++) {
+        c->promises[i] = next_ms;
+        c->beaten[i] = c->b.now;
+        promise(c, (uint64_t)i, next_ms);
+    }
+    assert_int_equal(until(c, "node.lost", 30000), -1);
+    assert_int_equal(core_counters(c->b.core)->silences, 0);
+}
+
+/* Node b dies. Returns the time from its last heartbeat until it is lost, as `deaf` has its peers' answers. */
+static int64_t idle_death(struct cluster *c, int deaf)
+{
+    c->silent[2] = true;
+    c->deaf[2] = deaf;
+    assert_true(until(c, "node.lost", 60000) >= 0);
+    return c->b.now - c->beaten[2];
+}
+
+/* An idle node's silence counts from the fourth heartbeat that did not come. */
+static void test_idle_node_dies(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t next_ms;
+        int deaf;
+        int64_t lo, hi;
+    } cases[] = {
+        {2000, -1, 8040, 8060},  /* no peer reaches it: 4 x 1950 + 250 */
+        {2000, 0, 12790, 12850}, /* no peer answers: 4 x 1950 + 5000 */
+        {200, -1, 840, 860},     /* 4 x 150 + 250 */
+        {50, -1, 240, 260},      /* a promise of what all agents do */
+        {0, -1, 240, 260},       /* an older agent */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cluster c;
+        open_idle(&c, cases[i].next_ms);
+        assert_in_range(idle_death(&c, cases[i].deaf), cases[i].lo, cases[i].hi);
+        close_bench(&c.b);
+    }
+}
+
+/* A longer promise than was offered counts as the longest. */
+static void test_promise_beyond_bounds(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_idle(&c, 2000);
+    promise(&c, 2, 3600000);
+    c.beaten[2] = c.b.now;
+    assert_in_range(idle_death(&c, -1), 8040, 8060);
+    assert_int_not_equal(join(&c, 4, 'b', 2, 1), TITAN_EINVAL);
+    Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    body.next_ms = 3600001; /* never possible: the session ends */
+    MESSAGE(m, HEARTBEAT, heartbeat, body);
+    assert_int_equal(say(&c.b, 4, &m), TITAN_EINVAL);
+    close_bench(&c.b);
+}
+
+/* The idle cluster costs the coordinator a tick in two seconds, and none is due before a node can be suspected. */
+static void test_idle_coordinator(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_idle(&c, 2000);
+    assert_int_equal(core_tick_ms(c.b.core), 2000);
+    c.b.now += 3000; /* within two ticks: as seldom as it may be */
+    batch_free(&c.b.out);
+    core_tick(c.b.core, at(&c.b), &c.b.out);
+    assert_int_equal(core_counters(c.b.core)->silences, 0);
+    promise(&c, 1, 0); /* a node that has got work somewhere else, or leaves */
+    assert_int_equal(core_tick_ms(c.b.core), 50);
+    assert_in_range(core_deadline(c.b.core), c.b.now, c.b.now + 250);
+    close_bench(&c.b);
+}
+
+/* A node that is given a worker is judged as all others from the command on, whether its agent knows that or not. */
+static void test_idle_node_gets_a_worker(void **state)
+{
+    (void)state;
+    for (int alive = 0; alive <= 1; alive++) {
+        struct cluster c;
+        open_idle(&c, 2000);
+        for (int i = 1; i <= 3; i++) {
+            c.silent[i] = true;
+            c.deaf[i] = -1;
+        }
+        submit(&c.b, 1, 1, 1);
+        const struct batch_message *m = c.b.out.messages;
+        while (m && m->message->kind_case != START)
+            m = m->next;
+        assert_non_null(m);
+        const uint64_t session = m->session;
+        for (int i = 1; i <= 3; i++)
+            c.silent[i] = (uint64_t)i == session; /* the others are asked */
+        const int64_t begin = c.b.now;
+        if (alive) {
+            promise(&c, session, 2000); /* was under way, and says nothing of the worker */
+            assert_int_equal(until(&c, "node.lost", 200), -1);
+            promise(&c, session, 0);
+            c.promises[session] = 0;
+            c.silent[session] = false;
+            assert_int_equal(until(&c, "node.lost", 10000), -1);
+            promise(&c, session, 2000); /* no such promise counts while it has a worker */
+            c.beaten[session] = c.b.now;
+            c.silent[session] = true;
+            assert_true(until(&c, "node.lost", 10000) >= 0);
+            assert_in_range(c.b.now - c.beaten[session], 240, 260); /* as ever */
+        } else {
+            assert_true(until(&c, "node.lost", 10000) >= 0);
+            assert_in_range(c.b.now - begin, 500, 560); /* 250 ms for the command, 250 of silence */
+        }
+        close_bench(&c.b);
+    }
+}
+
+/* While the store has not taken the decision, the agent cannot know of its worker. */
+static void test_promise_outlasts_the_store(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_idle(&c, 2000);
+    submit(&c.b, 1, 3, 3);
+    assert_non_null(told(&c.b, START, 2));
+    for (int i = 0; i < 60; i++) { /* three seconds, with ticks as a job has them */
+        c.b.now += 50;
+        c.b.held += 50;
+        batch_free(&c.b.out);
+        core_tick(c.b.core, at(&c.b), &c.b.out);
+        if (i % 39 == 0)
+            for (uint64_t s = 1; s <= 3; s++)
+                promise(&c, s, 2000);
+    }
+    assert_int_equal(core_counters(c.b.core)->silences, 0);
+    c.b.held = 0;
+    for (int i = 1; i <= 3; i++) {
+        c.silent[i] = true;
+        c.deaf[i] = -1;
+    }
+    const int64_t begin = c.b.now;
+    c.silent[1] = false; /* it is asked for the others */
+    c.promises[1] = 60;  /* with ticks in between */
+    assert_true(until(&c, "node.lost", 10000) >= 0);
+    assert_in_range(c.b.now - begin, 500, 610);
+    close_bench(&c.b);
+}
+
+/* A message of an idle node's agent is fresh, though the last answer is older than away_ms; a worker's command does not
+ * make it old. */
+static void test_idle_node_is_no_stale_stream(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_cluster_with(&c, 3, 1, 60000);
+    for (int i = 1; i <= 3; i++)
+        c.promises[i] = 9000; /* counts as 2000; its heartbeats are late, and within its slack */
+    promise(&c, 1, 2000);
+    for (int i = 2; i <= 3; i++)
+        c.silent[i] = true;
+    c.silent[1] = true;
+    c.b.now += 6000; /* the away_ms is 2000 */
+    promise(&c, 1, 2000);
+    c.b.now += 3900;
+    submit(&c.b, 1, 1, 1);
+    c.b.now += 50;
+    batch_free(&c.b.out);
+    core_tick(c.b.core, at(&c.b), &c.b.out);
+    c.b.now += 100;
+    promise(&c, 1, 0);
+    close_bench(&c.b);
+}
+
+/* The stream of an idle node closes: the promise ends with it, and silence counts from then. */
+static void test_idle_node_leaves(void **state)
+{
+    (void)state;
+    for (int deaf = -1; deaf <= 0; deaf++) {
+        struct cluster c;
+        open_idle(&c, 2000);
+        c.silent[2] = true;
+        c.deaf[2] = deaf;
+        (void)until(&c, "never", 1500);
+        batch_free(&c.b.out);
+        core_session_closed(c.b.core, 2, at(&c.b), &c.b.out);
+        const int64_t took = until(&c, "node.lost", 60000);
+        assert_in_range(took, deaf ? 1990 : 4990, deaf ? 2020 : 5020); /* as of every node */
+        close_bench(&c.b);
+    }
+}
+
+/* A node that came back has to heartbeat as often as all before it gets work, and only then may promise another. */
+static void test_returned_node_is_not_idle(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_idle(&c, 2000);
+    (void)idle_death(&c, -1);
+    assert_int_equal(join(&c, 4, 'b', 1, 1), TITAN_OK);
+    assert_int_equal(c.b.out.answers->message->ack->idle_heartbeat_ms, 0);
+    promise(&c, 4, 2000); /* not offered: 50 ms hold */
+    c.silent[4] = true;
+    c.deaf[2] = 1;
+    const uint64_t before = core_counters(c.b.core)->silences;
+    (void)until(&c, "never", 400);
+    assert_int_equal(core_counters(c.b.core)->silences, before + 1);
+    c.silent[4] = false;
+    uint32_t offered = 0;
+    for (int i = 0; i < 60 && !offered; i++) {
+        promise(&c, 4, 0);
+        c.b.now += 50;
+        batch_free(&c.b.out);
+        core_tick(c.b.core, at(&c.b), &c.b.out);
+        for (const struct batch_message *m = c.b.out.answers; m; m = m->next)
+            if (m->session == 4 && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK)
+                offered = m->message->ack->idle_heartbeat_ms;
+    }
+    assert_int_equal(offered, 2000);
+    close_bench(&c.b);
+}
+
+/* A datagram promises as a heartbeat of the stream does. */
+static void test_promise_by_datagram(void **state)
+{
+    (void)state;
+    struct cluster c;
+    open_idle(&c, 50);
+    next_datagram_ms = 2000;
+    assert_true(datagram(&c, "b", 1, 1, true));
+    next_datagram_ms = 0;
+    c.beaten[2] = c.b.now;
+    assert_in_range(idle_death(&c, -1), 8040, 8060);
+    close_bench(&c.b);
+    open_idle(&c, 2000);
+    assert_true(core_deadline(c.b.core) > c.b.now + 2000);
+    assert_true(datagram(&c, "b", 1, 1, true)); /* and ends the promise */
+    c.beaten[2] = c.b.now;
+    assert_in_range(core_deadline(c.b.core), c.b.now, c.b.now + 250);
+    assert_in_range(idle_death(&c, -1), 240, 260);
+    close_bench(&c.b);
+}
+
 static void stalled(struct bench *b, uint64_t worker, uint64_t epoch)
 {
     Titan__Internal__WorkerStalled body = TITAN__INTERNAL__WORKER_STALLED__INIT;
@@ -635,6 +895,15 @@ int main(void)
         cmocka_unit_test(test_closed_stream),
         cmocka_unit_test(test_own_stall),
         cmocka_unit_test(test_flapping),
+        cmocka_unit_test(test_idle_node_dies),
+        cmocka_unit_test(test_promise_beyond_bounds),
+        cmocka_unit_test(test_idle_coordinator),
+        cmocka_unit_test(test_idle_node_gets_a_worker),
+        cmocka_unit_test(test_promise_outlasts_the_store),
+        cmocka_unit_test(test_idle_node_is_no_stale_stream),
+        cmocka_unit_test(test_idle_node_leaves),
+        cmocka_unit_test(test_returned_node_is_not_idle),
+        cmocka_unit_test(test_promise_by_datagram),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_straggler),
         cmocka_unit_test(test_datagrams_are_signs_of_life),
