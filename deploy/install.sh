@@ -58,6 +58,8 @@ put 644 "$PREFIX/share/zsh/vendor-completions" ctl/titanctl.zsh
 mv "$root$PREFIX/share/zsh/vendor-completions/"{titanctl.zsh,_titanctl}
 put 644 "$PREFIX/share/fish/vendor_completions.d" ctl/titanctl.fish
 put 644 "$PREFIX/share/titan/recipes" recipes/*.toml
+put 644 "$PREFIX/share/titan/prometheus" deploy/prometheus/*.yml
+put 644 "$PREFIX/share/titan/grafana" deploy/grafana/*.json
 put 644 "$PREFIX/share/titan/proto/titan/v1" "$BUILD"/gen/proto/titan/v1/*.proto
 # As in the tree, so that links from one to the other hold.
 put 644 "$PREFIX/share/doc/titan" [R]EADME.md [L]ICENSE [C]HANGELOG.md [C]ONTRIBUTING.md [S]ECURITY.md

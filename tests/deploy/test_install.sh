@@ -25,7 +25,7 @@ not() { ! "$@"; }
 
 check "make install with PREFIX" make_ install DESTDIR="$tmp/a" PREFIX=/opt/titan
 for f in bin/titand bin/titan-spawnd bin/titan-worker bin/titanctl lib/titan/libtitan-cpu.so share/titan/recipes/demo.toml \
-    share/titan/proto/titan/v1/titan.proto share/man/man1/titanctl.1 share/bash-completion/completions/titanctl; do
+    share/titan/prometheus/titan.rules.yml share/titan/grafana/titan.json share/titan/proto/titan/v1/titan.proto share/man/man1/titanctl.1 share/bash-completion/completions/titanctl; do
     check "installed: $f" test -s "$tmp/a/opt/titan/$f"
 done
 version=$(sed -n 's/.*TITAN_VERSION "\(.*\)"/\1/p' base/version.h)
