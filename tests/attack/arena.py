@@ -221,10 +221,10 @@ class Secured(Arena):
     is a node of it, eva a user with a certificate, ci one with a token; nobody is a user of the machine, and a stranger in the network.
     Agents have a port of their own; the attacker's comes by it and by that of clients."""
 
-    def __init__(self):
+    def __init__(self, more=""):
         super().__init__()
         with open(self.dir / "titand.toml", "a") as config:
-            config.write('[coordinator]\nagents_listen = "127.0.0.1:0"\n')
+            config.write('[coordinator]\nagents_listen = "127.0.0.1:0"\n' + more)
 
     def spawn(self, name, *args):
         if name == "c" and not (self.dir / "c/pki").exists():

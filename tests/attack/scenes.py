@@ -10,6 +10,8 @@ import random
 import re
 import resource
 import signal
+import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -575,3 +577,72 @@ def name_over_tls(_):
         a.trains_on()
         a.check()
         assert "forged" not in a.ctl("events", a.beside)
+
+
+PAGE_SEEDS = [b"GET /metrics HTTP/1.1\r\nHost: h\r\nAccept: application/openmetrics-text\r\nAuthorization: Bearer titan_0123456789abcdef_00\r\n\r\n",
+              b"HEAD /readyz HTTP/1.0\r\n\r\n", b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\nGET /metrics HTTP/1.1\r\nHost: h\r\n\r\n",
+              b"POST /metrics HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n",
+              b"GET /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551616\r\n\r\n", b"GET /../../etc/passwd HTTP/1.1\r\nHost: h\r\n\r\n",
+              b"GET /metrics HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 65536 + b"\r\n\r\n", b"GET http://h/metrics?" + b"%00%2e" * 4000 + b" HTTP/1.1\r\n\r\n"]
+
+
+def changed(r, data):
+    """Some bytes of a request are others, are gone, or come again."""
+    data = bytearray(data)
+    for _ in range(r.randrange(4)):
+        at = r.randrange(len(data))
+        how = r.randrange(4)
+        if how == 0:
+            data[at] = r.randrange(256)
+        elif how == 1:
+            del data[at:at + r.randrange(1, 20)]
+        elif how == 2:
+            data[at:at] = bytes(r.randrange(256) for _ in range(r.randrange(1, 20)))
+        else:
+            data[at:at] = data[at:at + r.randrange(1, 40)]
+        data = data or bytearray(b"\n")
+    return bytes(data)
+
+
+@scene()
+def pages_over_http(_):
+    """requests that are cut, long, changed or many, at the pages of all daemons, over TLS and without: each is answered or closed, and no metric goes out"""
+    with Secured('[http]\nlisten = "127.0.0.1:0"\n[authorization]\nmetrics = ["user:prom"]\n') as a:
+        a.pki("user", "prom", "--pki-dir", a.dir / "c/pki", "--out", a.dir / "prom")
+        ports = [("localhost", int((a.dir / name / "run/listen-http").read_text().rsplit(":", 1)[1])) for name in a.processes]
+        contexts = [None]
+        for own in (None, "eva", "evil", "prom"):
+            context = ssl._create_unverified_context()
+            if own:
+                context.load_cert_chain(a.pair(own)["cert"], a.pair(own)["key"])
+            contexts.append(context)
+        scraper = contexts.pop()
+
+        def speak(at, context, data):
+            """What comes back soon. The server may close first."""
+            out = b""
+            with contextlib.suppress(OSError), socket.create_connection(at, timeout=deadline()) as plain:
+                with context.wrap_socket(plain) if context else plain as s:
+                    s.sendall(data)
+                    s.settimeout(0.05)  # timing: what there is to read now
+                    while more := s.recv(65536):
+                        out += more
+            return out
+        r = random.Random(int(os.environ.get("TITAN_TEST_SEED", 1)))
+        a.measure()
+        for _ in range(1200):
+            said = speak(r.choice(ports), r.choice(contexts), changed(r, r.choice(PAGE_SEEDS)))
+            assert b"titan_" not in said and (not said or said.startswith((b"HTTP/1.", b"\x15\x03"))), said[:200]
+        a.check()
+        with contextlib.ExitStack() as held:
+            for at in ports:
+                for _ in range(300):
+                    with contextlib.suppress(OSError):
+                        held.enter_context(socket.create_connection(at, timeout=deadline())).sendall(b"GET /met")
+            a.trains_on()
+            a.check()
+        for at in ports:
+            until("a scraper is served", lambda: b"titan_build_info" in speak(at, scraper, b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"))
+        a.trains_on()
+        a.check()
+        a.bounded()
