@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/utf8.h"
 
 enum { LABELS_MAX = 4 };
 #define TOTAL "_total"
@@ -55,14 +56,16 @@ static void head(struct exposition *e, enum metric_name m)
     buf_printf(e->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", len, r->name, r->help, len, r->name, type_names[r->type]);
 }
 
+/* A byte that is no UTF-8 becomes '?': a scraper would refuse the whole page for it. */
 static void put_label_value(struct buf *out, const char *value)
 {
     for (size_t n; *value; value += n) {
-        n = strcspn(value, "\\\"\n");
+        const size_t plain = strcspn(value, "\\\"\n");
+        n = utf8_check(value, plain);
         buf_put(out, value, n);
         if (!value[n])
             continue;
-        buf_puts(out, value[n] == '\n' ? "\\n" : value[n] == '"' ? "\\\"" : "\\\\");
+        buf_puts(out, n < plain ? "?" : value[n] == '\n' ? "\\n" : value[n] == '"' ? "\\\"" : "\\\\");
         n++;
     }
 }

@@ -31,7 +31,7 @@ struct exposition {
     bool said[METRICS];
 };
 
-/* PUT(e, titan_nodes, 3, "ready"): a value, then the labels' values. Labels are any UTF-8. */
+/* PUT(e, titan_nodes, 3, "ready"): a value, then the labels' values, which are any bytes. */
 #define PUT(e, name, value, ...) exposition_put((e), METRIC_##name, (value), ##__VA_ARGS__, (const char *)NULL)
 #define PUT_HISTOGRAM(e, name, h, ...)                                                                                 \
     exposition_put_histogram((e), METRIC_##name, (h), ##__VA_ARGS__, (const char *)NULL)

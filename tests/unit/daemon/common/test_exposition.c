@@ -27,6 +27,7 @@ static void test_text(void **state)
     PUT(&e, titan_jobs, 100000, "pending");
     PUT(&e, titan_nodes_lost_total, 7);
     PUT(&e, titan_job_info, 1, "4", "a\"b\\c\nd<img onerror=x>}{,=", "eva", "");
+    PUT(&e, titan_job_info, 1, "5", "\xff\xc3\xa9\xe2\x82", "\xc3\"", "\xf0\x9f\x98\x80");
     PUT(&e, titan_job_loss, NAN, "4");
     PUT(&e, titan_job_loss, INFINITY, "5");
     PUT(&e, titan_job_loss, -INFINITY, "6");
@@ -41,6 +42,7 @@ static void test_text(void **state)
     assert_has(&out, "# TYPE titan_nodes_lost_total counter\ntitan_nodes_lost_total 7\n");
     assert_has(&out,
                "titan_job_info{job_id=\"4\",name=\"a\\\"b\\\\c\\nd<img onerror=x>}{,=\",user=\"eva\",mesh=\"\"} 1\n");
+    assert_has(&out, "{job_id=\"5\",name=\"?\xc3\xa9??\",user=\"?\\\"\",mesh=\"\xf0\x9f\x98\x80\"} 1\n");
     assert_has(&out, "titan_job_loss{job_id=\"4\"} NaN\n");
     assert_has(&out, "titan_job_loss{job_id=\"5\"} +Inf\n");
     assert_has(&out, "titan_job_loss{job_id=\"6\"} -Inf\n");
