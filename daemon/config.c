@@ -359,7 +359,7 @@ static titan_status flags_apply(const struct args *args, struct daemon_config *c
 /* --- detection ---------------------------------------------------------------------------------------------------- */
 
 static const struct detection lan = {.heartbeat_ms = 50,
-                                     .idle_heartbeat_ms = 2000,
+                                     .idle_heartbeat_ms = 3000,
                                      .suspect_ms = 250,
                                      .confirm_ms = 150,
                                      .node_timeout_ms = 2000,
@@ -368,7 +368,7 @@ static const struct detection lan = {.heartbeat_ms = 50,
                                      .leader_lease_ms = 600000,
                                      .hang_floor_ms = 300},
                               wan = {.heartbeat_ms = 500,
-                                     .idle_heartbeat_ms = 2000,
+                                     .idle_heartbeat_ms = 3000,
                                      .suspect_ms = 2500,
                                      .confirm_ms = 1500,
                                      .node_timeout_ms = 10000,

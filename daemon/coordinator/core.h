@@ -44,7 +44,7 @@ struct core_options {
     const char *jobs_dir;       /* folder of each job: JOBS_DIR/ID; copied */
     const char *jobs_token;     /* nodes must find this token in jobs_dir (daemon/common/jobs_dir.h); copied */
     uint32_t heartbeat_ms;      /* 0 = 50 */
-    uint32_t idle_heartbeat_ms; /* interval that an agent without workers may promise; 0 = 40 heartbeats */
+    uint32_t idle_heartbeat_ms; /* interval that an agent without workers may promise; 0 = 60 heartbeats */
     uint32_t suspect_ms;        /* silence after which other nodes probe a node; 0 = 5 heartbeats */
     uint32_t confirm_ms;        /* how long the other nodes probe a silent node; 0 = 3 heartbeats */
     uint32_t node_timeout_ms;   /* silence after which a node without probing peers is lost; 0 = 20 heartbeats */

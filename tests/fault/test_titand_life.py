@@ -291,25 +291,35 @@ def agent_without_coordinator():
 
 
 def idle_sleeps():
-    """an idle titand sleeps: its threads wake a few hundred times a second, and none runs all the time"""
-    with Service("dev") as s:
-        s.said("READY=1")
+    """an idle titand sleeps: all its threads wake a few times a second; with a worker its heartbeats come often, and after it seldom again"""
+    def so_far(pid):
+        wakes = ran_ns = 0
+        for thread in (Path("/proc") / str(pid) / "task").iterdir():
+            status = (thread / "status").read_text()
+            wakes += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+            ran_ns += int((thread / "schedstat").read_text().split()[0])
+        return wakes, ran_ns
 
-        def so_far():
-            wakes = ran_ns = 0
-            for thread in (Path("/proc") / str(s.process.pid) / "task").iterdir():
-                status = (thread / "status").read_text()
-                wakes += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
-                ran_ns += int((thread / "schedstat").read_text().split()[0])
-            return wakes, ran_ns
+    def in_two_seconds(pid):
+        before = so_far(pid)
+        pause(2, "what wakes it then is counted, and a busy machine makes none of it more")
+        return [after - was for after, was in zip(so_far(pid), before)]
 
-        wakes, ran_ns = so_far()
-        pause(3, "nothing to do")
-        wakes, ran_ns = (after - before for after, before in zip(so_far(), (wakes, ran_ns)))
-        print(f"# {wakes / 3:.0f} wakes a second, {ran_ns / 3e7:.1f} % of a processor")
-        # How long a wake takes is the machine's business, so only one that never sleeps is too long.
-        assert wakes < 3 * 1000, wakes
-        assert ran_ns < 1.5e9, ran_ns
+    def rests(pid):
+        """A heartbeat in three seconds is some twelve wakes, and gRPC's own timers are four a second. Every 37.5 ms it was 700."""
+        wakes, ran_ns = in_two_seconds(pid)
+        print(f"# {wakes / 2:.0f} wakes a second, {ran_ns / 2e7:.2f} % of a processor")
+        return wakes < 60
+
+    with Daemon(None, "--slots", 2, pace_ms=20) as d:
+        pid = d.process.pid
+        until("it rests", lambda: rests(pid))
+        job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text")})
+        trains(d, job)
+        until("its heartbeats come often", lambda: in_two_seconds(pid)[0] >= 120)
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED")
+        until("it rests again", lambda: rests(pid))
 
 
 def sockets_of_the_service_manager():

@@ -13,7 +13,7 @@
 #define QUIET_AGAIN_MS 10000 /* at the second return; doubled each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
-#define IDLE_MISSES 4                /* promised heartbeats that may be missing */
+#define IDLE_MISSES 3                /* promised heartbeats that may be missing */
 #define HEARTBEATS_PER_S 4000        /* limit for all nodes together */
 #define STREAM_HEARTBEATS_PER_S 2500 /* limit for nodes without heartbeats by datagram */
 

@@ -28,7 +28,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     c->options = *options;
 #define DEFAULT(field, value) c->options.field = c->options.field ? c->options.field : (value)
     DEFAULT(heartbeat_ms, 50);
-    DEFAULT(idle_heartbeat_ms, 40 * c->options.heartbeat_ms);
+    DEFAULT(idle_heartbeat_ms, 60 * c->options.heartbeat_ms);
     DEFAULT(suspect_ms, 5 * c->options.heartbeat_ms);
     DEFAULT(confirm_ms, 3 * c->options.heartbeat_ms);
     DEFAULT(node_timeout_ms, 20 * c->options.heartbeat_ms);

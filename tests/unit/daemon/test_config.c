@@ -275,16 +275,22 @@ static void test_detection(void **state)
     struct titan_error err;
     assert_int_equal(PARSE(&c, &err, "dev"), TITAN_OK);
     assert_true(c.detection.heartbeat_ms == 50 && c.detection.suspect_ms == 250 && c.detection.hang_floor_ms == 300);
-    write_file("[detection]\nprofile = \"wan\"\nbeat_ms = 400\n[agent]\npeer_listen = \"10.0.0.1:7071\"\n");
+    assert_int_equal(c.detection.idle_heartbeat_ms, 3000);
+    write_file("[detection]\nprofile = \"wan\"\nbeat_ms = 400\nidle_heartbeat_ms = 1500\n[agent]\npeer_listen = "
+               "\"10.0.0.1:7071\"\n");
     assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
     assert_true(c.detection.heartbeat_ms == 400 && c.detection.suspect_ms == 2500 && c.detection.confirm_ms == 1500);
+    assert_int_equal(c.detection.idle_heartbeat_ms, 1500);
     assert_string_equal(c.peer_listen, "10.0.0.1:7071");
     static const struct {
         const char *text, *reported;
     } bad[] = {
-        {"[detection]\nprofile = \"moon\"\n", "lan, wan"},    {"[detection]\nbeat_ms = 200\n", "suspect_ms"},
-        {"[detection]\nleader_lease_ms = 1500\n", "away_ms"}, {"[detection]\ndelegate_lease_ms = 1500\n", "away_ms"},
+        {"[detection]\nprofile = \"moon\"\n", "lan, wan"},
+        {"[detection]\nbeat_ms = 200\n", "suspect_ms"},
+        {"[detection]\nleader_lease_ms = 1500\n", "away_ms"},
+        {"[detection]\ndelegate_lease_ms = 1500\n", "away_ms"},
         {"[detection]\nheartbeat_ms = 1\n", "heartbeat_ms"},
+        {"[detection]\nidle_heartbeat_ms = 60001\n", "idle_heartbeat_ms"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         write_file(bad[i].text);

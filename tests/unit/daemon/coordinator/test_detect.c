@@ -507,7 +507,7 @@ static void test_flapping(void **state)
 static void open_idle(struct cluster *c, uint32_t next_ms)
 {
     open_cluster(c, 3, 1);
-    assert_int_equal(c->b.out.answers->message->ack->idle_heartbeat_ms, 2000);
+    assert_int_equal(c->b.out.answers->message->ack->idle_heartbeat_ms, 3000);
     for (int i = 1; i <= 3; i++) {
         c->promises[i] = next_ms;
         c->beaten[i] = c->b.now;
@@ -526,7 +526,7 @@ static int64_t idle_death(struct cluster *c, int deaf)
     return c->b.now - c->beaten[2];
 }
 
-/* An idle node's silence counts from the fourth heartbeat that did not come. */
+/* An idle node's silence counts from the third heartbeat that did not come. */
 static void test_idle_node_dies(void **state)
 {
     (void)state;
@@ -535,9 +535,9 @@ static void test_idle_node_dies(void **state)
         int deaf;
         int64_t lo, hi;
     } cases[] = {
-        {2000, -1, 8040, 8060},  /* no peer reaches it: 4 x 1950 + 250 */
-        {2000, 0, 12790, 12850}, /* no peer answers: 4 x 1950 + 5000 */
-        {200, -1, 840, 860},     /* 4 x 150 + 250 */
+        {3000, -1, 9090, 9110},  /* no peer reaches it: 3 x 2950 + 250 */
+        {3000, 0, 13840, 13900}, /* no peer answers: 3 x 2950 + 5000 */
+        {200, -1, 690, 710},     /* 3 x 150 + 250 */
         {50, -1, 240, 260},      /* a promise of what all agents do */
         {0, -1, 240, 260},       /* an older agent */
     };
@@ -554,10 +554,10 @@ static void test_promise_beyond_bounds(void **state)
 {
     (void)state;
     struct cluster c;
-    open_idle(&c, 2000);
+    open_idle(&c, 3000);
     promise(&c, 2, 3600000);
     c.beaten[2] = c.b.now;
-    assert_in_range(idle_death(&c, -1), 8040, 8060);
+    assert_in_range(idle_death(&c, -1), 9090, 9110);
     assert_int_not_equal(join(&c, 4, 'b', 2, 1), TITAN_EINVAL);
     Titan__Internal__AgentHeartbeat body = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
     body.next_ms = 3600001; /* never possible: the session ends */
@@ -566,13 +566,13 @@ static void test_promise_beyond_bounds(void **state)
     close_bench(&c.b);
 }
 
-/* The idle cluster costs the coordinator a tick in two seconds, and none is due before a node can be suspected. */
+/* The idle cluster costs the coordinator a tick in three seconds, and none is due before a node can be suspected. */
 static void test_idle_coordinator(void **state)
 {
     (void)state;
     struct cluster c;
-    open_idle(&c, 2000);
-    assert_int_equal(core_tick_ms(c.b.core), 2000);
+    open_idle(&c, 3000);
+    assert_int_equal(core_tick_ms(c.b.core), 3000);
     c.b.now += 3000; /* within two ticks: as seldom as it may be */
     batch_free(&c.b.out);
     core_tick(c.b.core, at(&c.b), &c.b.out);
@@ -589,7 +589,7 @@ static void test_idle_node_gets_a_worker(void **state)
     (void)state;
     for (int alive = 0; alive <= 1; alive++) {
         struct cluster c;
-        open_idle(&c, 2000);
+        open_idle(&c, 3000);
         for (int i = 1; i <= 3; i++) {
             c.silent[i] = true;
             c.deaf[i] = -1;
@@ -604,13 +604,13 @@ static void test_idle_node_gets_a_worker(void **state)
             c.silent[i] = (uint64_t)i == session; /* the others are asked */
         const int64_t begin = c.b.now;
         if (alive) {
-            promise(&c, session, 2000); /* was under way, and says nothing of the worker */
+            promise(&c, session, 3000); /* was under way, and says nothing of the worker */
             assert_int_equal(until(&c, "node.lost", 200), -1);
             promise(&c, session, 0);
             c.promises[session] = 0;
             c.silent[session] = false;
             assert_int_equal(until(&c, "node.lost", 10000), -1);
-            promise(&c, session, 2000); /* no such promise counts while it has a worker */
+            promise(&c, session, 3000); /* no such promise counts while it has a worker */
             c.beaten[session] = c.b.now;
             c.silent[session] = true;
             assert_true(until(&c, "node.lost", 10000) >= 0);
@@ -628,7 +628,7 @@ static void test_promise_outlasts_the_store(void **state)
 {
     (void)state;
     struct cluster c;
-    open_idle(&c, 2000);
+    open_idle(&c, 3000);
     submit(&c.b, 1, 3, 3);
     assert_non_null(told(&c.b, START, 2));
     for (int i = 0; i < 60; i++) { /* three seconds, with ticks as a job has them */
@@ -638,7 +638,7 @@ static void test_promise_outlasts_the_store(void **state)
         core_tick(c.b.core, at(&c.b), &c.b.out);
         if (i % 39 == 0)
             for (uint64_t s = 1; s <= 3; s++)
-                promise(&c, s, 2000);
+                promise(&c, s, 3000);
     }
     assert_int_equal(core_counters(c.b.core)->silences, 0);
     c.b.held = 0;
@@ -662,13 +662,13 @@ static void test_idle_node_is_no_stale_stream(void **state)
     struct cluster c;
     open_cluster_with(&c, 3, 1, 60000);
     for (int i = 1; i <= 3; i++)
-        c.promises[i] = 9000; /* counts as 2000; its heartbeats are late, and within its slack */
-    promise(&c, 1, 2000);
+        c.promises[i] = 9000; /* counts as 3000; its heartbeats are late, and within its slack */
+    promise(&c, 1, 3000);
     for (int i = 2; i <= 3; i++)
         c.silent[i] = true;
     c.silent[1] = true;
     c.b.now += 6000; /* the away_ms is 2000 */
-    promise(&c, 1, 2000);
+    promise(&c, 1, 3000);
     c.b.now += 3900;
     submit(&c.b, 1, 1, 1);
     c.b.now += 50;
@@ -685,7 +685,7 @@ static void test_idle_node_leaves(void **state)
     (void)state;
     for (int deaf = -1; deaf <= 0; deaf++) {
         struct cluster c;
-        open_idle(&c, 2000);
+        open_idle(&c, 3000);
         c.silent[2] = true;
         c.deaf[2] = deaf;
         (void)until(&c, "never", 1500);
@@ -702,11 +702,11 @@ static void test_returned_node_is_not_idle(void **state)
 {
     (void)state;
     struct cluster c;
-    open_idle(&c, 2000);
+    open_idle(&c, 3000);
     (void)idle_death(&c, -1);
     assert_int_equal(join(&c, 4, 'b', 1, 1), TITAN_OK);
     assert_int_equal(c.b.out.answers->message->ack->idle_heartbeat_ms, 0);
-    promise(&c, 4, 2000); /* not offered: 50 ms hold */
+    promise(&c, 4, 3000); /* not offered: 50 ms hold */
     c.silent[4] = true;
     c.deaf[2] = 1;
     const uint64_t before = core_counters(c.b.core)->silences;
@@ -723,7 +723,7 @@ static void test_returned_node_is_not_idle(void **state)
             if (m->session == 4 && m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK)
                 offered = m->message->ack->idle_heartbeat_ms;
     }
-    assert_int_equal(offered, 2000);
+    assert_int_equal(offered, 3000);
     close_bench(&c.b);
 }
 
@@ -733,14 +733,14 @@ static void test_promise_by_datagram(void **state)
     (void)state;
     struct cluster c;
     open_idle(&c, 50);
-    next_datagram_ms = 2000;
+    next_datagram_ms = 3000;
     assert_true(datagram(&c, "b", 1, 1, true));
     next_datagram_ms = 0;
     c.beaten[2] = c.b.now;
-    assert_in_range(idle_death(&c, -1), 8040, 8060);
+    assert_in_range(idle_death(&c, -1), 9090, 9110);
     close_bench(&c.b);
-    open_idle(&c, 2000);
-    assert_true(core_deadline(c.b.core) > c.b.now + 2000);
+    open_idle(&c, 3000);
+    assert_true(core_deadline(c.b.core) > c.b.now + 3000);
     assert_true(datagram(&c, "b", 1, 1, true)); /* and ends the promise */
     c.beaten[2] = c.b.now;
     assert_in_range(core_deadline(c.b.core), c.b.now, c.b.now + 250);
