@@ -562,6 +562,9 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
     "planning": (planning, 10, lambda rows: [(r["plan"], f"{r['seconds']:.2f} s", f"{r['target_seconds']} s" if r["target_seconds"] else "")
                                              for r in rows]),
     "proofs": (proofs, 20, lambda r: [("proofs of datagrams, of a step", f"{100 * r['share']:.2g} %", f"{100 * r['target_share']:.0f} %")]),
+    "scrape": (document("bench_scrape"), 5, lambda r: [
+        (f"a scrape of {r['nodes']:,} nodes and {r['jobs']} jobs, of the loop, median", f"{r['median_ms']:.2f} ms", f"{r['target_ms']} ms"),
+        ("its page", f"{r['bytes'] / 1e3:.0f} kB", f"{r['target_bytes'] / 1e3:.0f} kB")]),
     "tokenizer": (tokenizer, 60, lambda r: [(what, f"{r[key]:.1f}", f"{r[target]}") for what, key, target in (
         ("tokens of a text met for the first time, tiktoken's time over ours", "first_ratio", "target_ratio"),
         ("tokens of a text met before, tiktoken's time over ours", "ratio", "target_ratio"),
