@@ -12,14 +12,16 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
-#include "base/hash.h"
 #include "tests/support/plans.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sets.h"
 #include "worker/data/batch.h"
 #include "worker/elastic/buddy.h"
+#include "worker/elastic/verify.h"
 #include "worker/exec/exec.h"
 #include "worker/optim/outcome.h"
 #include "worker/plan/forecast.h"
+#include "worker/tensor/weight_gather.h"
 
 #define STEPS 2
 #define COMMS_MAX 64
@@ -99,9 +101,12 @@ struct layout_case {
     const char *name;
     int world;
     const char *sets[10];
+    int weight_bits;    /* of codes of gathered weights; 0: none */
+    int part_bytes;     /* that replicas send of 64 values; 0: gradients are summed */
     int bits;           /* of scaled codes of gradients; 0: no codec */
     int replicate_bits; /* the same of codes between replicas */
     bool shards_only;   /* buddies get no codes: more happens to gradients than their sum */
+    bool longer;        /* left to make test-slow */
 };
 
 struct trainee {
@@ -304,7 +309,8 @@ static void one_step(struct trainee *t, uint64_t number)
     MUST(t, exec_wait_for_update(t->exec, &err));
 }
 
-/* Each rank's state and its copy of its owner's, as hashes of all ranks. Replicas have the same state. */
+/* Each rank's state and its copy of its owner's, as hashes of all ranks. Replicas have the same state, but for what
+ * each has of its own. */
 static void compare_copies(struct trainee *t)
 {
     struct stream *const s = t->options.streams[STREAM_COMPUTE];
@@ -316,12 +322,9 @@ static void compare_copies(struct trainee *t)
     if (t->buddy)
         MUST(t, buddy_sync(t->buddy, &err));
     for (int i = 0; i < (t->buddy ? 2 : 1); i++) {
-        const size_t n = (size_t)state_snapshot_size(held[i]->layout, held[i]->rank);
-        float *host = calloc(n, sizeof *host);
-        RANK_CHECK(t->ctx, host);
-        MUST(t, state_snapshot(held[i], host, s, &err));
-        mine[i] = hash_bytes(HASH_INIT, host, n * sizeof *host);
-        free(host);
+        struct shard_hash hash;
+        MUST(t, shard_hash(held[i], s, &hash, &err));
+        mine[i] = hash.whole;
     }
     RANK_CHECK(t->ctx, real->all_gather(t->ctx->comm, all, mine, sizeof mine, DTYPE_U8, s) == TITAN_OK);
     MUST(t, t->device.ops->stream_sync(s, &err));
@@ -392,6 +395,45 @@ static double replicas_formula(const struct trainee *t, int bits)
     return bytes;
 }
 
+/* To each other replica go the values taken of each 64 of this rank's range of each unit, up to a multiple of 64
+ * bytes. */
+static double parts_formula(const struct trainee *t, int part_bytes)
+{
+    const struct layout *const l = t->plan->layout;
+    double bytes = 0;
+
+    for (int u = 0; u < t->p.model->n_units; u++)
+        if (l->units[u].pp_rank == t->program->pp_rank)
+            bytes += 64 * ceil(ceil((double)l->units[u].shard / 64) * part_bytes / 64);
+    return bytes * (mesh_group_size(&l->mesh, GROUP_REPLICATE) - 1);
+}
+
+/* To each other rank of the group goes, for each gather, this rank's range: two numbers for 1024 values, codes, and
+ * what has none in fp32; or all in fp32 where codes save nothing. */
+static double gather_formula(const struct trainee *t, int bits)
+{
+    const struct layout *const l = t->plan->layout;
+    double bytes = 0;
+    int coded = 0;
+
+    for (int i = 0; i < t->program->n_actions; i++) {
+        const struct action *const a = &t->program->actions[i];
+        if (a->unit < 0 || (a->op != OP_WEIGHT_ENCODE && (a->op != OP_ALL_GATHER || a->channel != CHANNEL_GATHER)))
+            continue;
+        struct weight_gather g;
+        const double n = (double)l->units[a->unit].shard;
+        weight_gather_init(l, a->unit, t->plan->build.gather_codec, sizeof(float), &g);
+        const double codes = 16 * ceil(8 * ceil(n / 1024) / 16) + 16 * ceil(n * bits / 8 / 16);
+        if (a->op == OP_WEIGHT_ENCODE)
+            bytes += codes + (double)g.others * 4;
+        else if (g.codec == WEIGHTS_WHOLE)
+            bytes += 4 * n;
+        coded += a->op == OP_WEIGHT_ENCODE;
+    }
+    RANK_CHECK(t->ctx, coded > 0);
+    return bytes * (mesh_group_size(&l->mesh, GROUP_FSDP) - 1);
+}
+
 static void near(const struct rank_context *ctx, double got, double expected, const char *what)
 {
     if (fabs(got - expected) <= 1e-6 * MAX(1, fabs(expected)))
@@ -415,9 +457,13 @@ static void train(struct rank_context *ctx)
     for (int c = 0; c < CHANNEL_COUNT; c++)
         if (c != CHANNEL_OWNERS) /* plans have the mean over ranks */
             near(ctx, sent[c] / STEPS, planned->bytes[c], channel_name((enum channel)c));
-    const int bits = ((const struct layout_case *)ctx->arg)->replicate_bits;
-    if (bits > 0)
-        near(ctx, sent[CHANNEL_REPLICATE] / STEPS, replicas_formula(&t, bits), "to replicas, by formula");
+    const struct layout_case *const c = ctx->arg;
+    if (c->replicate_bits > 0)
+        near(ctx, sent[CHANNEL_REPLICATE] / STEPS, replicas_formula(&t, c->replicate_bits), "to replicas, by formula");
+    if (c->part_bytes > 0)
+        near(ctx, sent[CHANNEL_REPLICATE] / STEPS, parts_formula(&t, c->part_bytes), "parts, by formula");
+    if (c->weight_bits > 0)
+        near(ctx, sent[CHANNEL_GATHER] / STEPS, gather_formula(&t, c->weight_bits), "weights, by formula");
     near(ctx, sent[BUDDY] / STEPS, buddy_formula(&t), "to the buddy, by formula");
     near(ctx, sent[BUDDY] / STEPS, f.bytes[t.program->pp_rank][TRAFFIC_BUDDY], "to the buddy, by the plan");
     compare_copies(&t);
@@ -428,6 +474,9 @@ static void train(struct rank_context *ctx)
 
 #define CODEC "parallelism.fsdp_reduce_codec="
 #define REPLICAS(codec) "parallelism.replicate_codec=" codec
+#define PARTS(method)                                                                                                  \
+    "parallelism.data_parallel_replicate_degree=2", "parallelism.replicate_method=" method, "optimizer.name=SGD"
+#define WEIGHTS "parallelism.fsdp_gather_codec="
 #define PIPELINE "parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_microbatch_size=1"
 
 static void test_counted(void **state)
@@ -484,11 +533,42 @@ static void test_counted(void **state)
          .sets = {REPLICAS("fp8"), PIPELINE, "parallelism.data_parallel_replicate_degree=2",
                   "training.global_batch_size=4", NULL},
          .replicate_bits = 8},
+        {.name = "parts by a DCT", .world = 4, .sets = {PARTS("demo"), NULL}, .part_bytes = 4 * (2 + 1)},
+        {.name = "parts by a DCT in fp32, of stages",
+         .longer = true,
+         .world = 4,
+         .sets = {PARTS("demo"), "parallelism.replicate_dtype=float32", PIPELINE, "training.global_batch_size=4", NULL},
+         .part_bytes = 4 * (4 + 1)},
+        {.name = "parts at random", .world = 2, .sets = {PARTS("random"), NULL}, .part_bytes = 4 * 2},
+        {.name = "parts in turn, loco",
+         .longer = true,
+         .world = 4,
+         .sets = {PARTS("striding"), CODEC "loco", NULL},
+         .part_bytes = 4 * 2,
+         .bits = 4},
+        {.name = "weights in 8 bits, loco",
+         .world = 2,
+         .sets = {WEIGHTS "int8", CODEC "loco", NULL},
+         .weight_bits = 8,
+         .bits = 4},
+        {.name = "weights in 6 bits, three shards", .world = 3, .sets = {WEIGHTS "int6", NULL}, .weight_bits = 6},
+        {.name = "weights in 4 bits, tp",
+         .longer = true,
+         .world = 4,
+         .sets = {WEIGHTS "int4", "parallelism.tensor_parallel_degree=2", NULL},
+         .weight_bits = 4},
+        {.name = "weights in 8 bits, pp",
+         .longer = true,
+         .world = 4,
+         .sets = {WEIGHTS "int8", PIPELINE, "training.global_batch_size=4", NULL},
+         .weight_bits = 8},
     };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct ranks r;
+        if (cases[i].longer && in_fast_set())
+            continue;
         ranks_init(&r, &comm_shm, cases[i].world, RANKS_THREAD);
         ranks_start(&r, false, train, (void *)&cases[i]);
         if (ranks_join(&r) != 0)
@@ -500,6 +580,6 @@ static void test_counted(void **state)
 int main(void)
 {
     (void)setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 0);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counted)};
+    const struct CMUnitTest tests[] = {longer(test_counted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
