@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A coordinator and two agents, each a process of its own: they train together over TCP, lose a node, get it back. Over loopback
 always; as hosts of their own (network namespaces, a bridge between them) where root may make them."""
+import json
 import os
 import shutil
 import signal
@@ -74,6 +75,32 @@ def pipeline_over_loopback():
         c.cancel(job)
 
 
+def codes_over_loopback():
+    """weights and gradients as codes, then replicas that send each other parts: a node dies, the others go on from memory, and it comes back"""
+    loco = {"parallelism.fsdp_reduce_codec": "loco"}
+    parts = {"parallelism.data_parallel_replicate_degree": 2, "parallelism.replicate_method": "demo", "optimizer.name": "SGD", "optimizer.lr": 3e-3}
+    for more, source in ((loco | {"parallelism.fsdp_gather_codec": "int8"}, "buddy"), (loco | parts, "replica")):
+        with Cluster(pace_ms=20) as c:
+            job = c.submit(KEYS | more | {"training.dataset_path": headers_text(c.dir / "text")})
+            step = c.training(job, 4, 3)["step"]
+            pids = worker_pids(c.dir / "n2")
+            c.kill("n2")
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            step = c.training(job, 2, step)["step"]
+            c.agent("n2")
+            c.training(job, 4, step + 3)
+            text, events = c.ctl("logs", job), c.events(job)
+            c.cancel(job)
+            recovered = [e["detail"] for e in events if e["type"] == "recovery.finished"]
+            assert [r["rung"] for r in recovered] == [source], recovered
+            assert len([e for e in events if e["type"] == "resize.finished"]) == 1 and "state=memory" in text, events
+            rows = [json.loads(line) for line in c.ctl("-o", "json", "metrics", job).splitlines()]
+            assert [r["step"] for r in rows] == list(range(1, len(rows) + 1)), "steps are missing, or were trained twice"
+            assert all(0 < r["loss"] < 6 and r["grad_norm"] > 0 for r in rows), rows[-1]
+            assert not [w for w in ("damaged", "differ", "drifted") if w in text], text[-2000:]
+
+
 @slow
 def over_namespaces():
     """the same with a network namespace for each"""
@@ -116,4 +143,4 @@ def over_namespaces():
         ip("link", "del", f"{tag}b")
 
 
-tap(over_loopback, pipeline_over_loopback, over_namespaces)
+tap(over_loopback, pipeline_over_loopback, codes_over_loopback, over_namespaces)

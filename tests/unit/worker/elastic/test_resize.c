@@ -1137,7 +1137,7 @@ static void test_errors_owed(void **state)
         const char *axes[8];
         int worlds[3];
     } cases[] = {
-        {{LOCO}, {2, 3, 2}},
+        {{LOCO, "parallelism.fsdp_gather_codec=int8"}, {2, 3, 2}},
         {{LOCO, "elastic.max_workers=6", "parallelism.pipeline_parallel_degree=2"}, {4, 6, 4}},
         {{LOCO, "elastic.max_workers=6", "parallelism.tensor_parallel_degree=2"}, {4, 6, 4}},
         {{LOCO, "elastic.max_workers=6", "parallelism.data_parallel_replicate_degree=2",
