@@ -178,7 +178,7 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     struct unit_layout *unit = &l->units[index];
     unit->cut = cut_group(l, u);
     unit->block = unit_block(l, u);
-    const bool bucketed = l->bucketed && unit->cut == GROUP_TP && mesh_group_size(&l->mesh, GROUP_TP) > 1;
+    const bool bucketed = l->bucketed && unit->cut != GROUP_EP && mesh_group_size(&l->mesh, unit->cut) > 1;
     const int64_t grain = l->canonical ? common_multiple(l, unit->block)
                           : bucketed   ? common_multiple(l, CODEC_BUCKET)
                                        : grain_of(l);

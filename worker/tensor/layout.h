@@ -22,9 +22,9 @@
  * aligned. Blocks are the same on all meshes that cut tensors alike: for every number of pp, replicas and ranges, and
  * of ep if an expert's matrices are multiples of a block.
  *
- * bucketed: where tensor-parallel ranks hold tensors whole, ranges (and their cuts) are multiples of CODEC_BUCKET, as
- * is `whole`. So no bucket of a gradient's codes has values of cut tensors and of whole ones, and whole tensors have
- * the same codes on all ranks that hold them.
+ * bucketed: where tensor-parallel ranks, or those of a mesh that rotates, hold tensors whole, ranges (and their cuts)
+ * are multiples of CODEC_BUCKET, as is `whole`. So no bucket of a gradient's codes has values of cut tensors and of
+ * whole ones, and whole tensors have the same codes on all ranks that hold them.
  *
  * canonical: ranges are multiples of the unit's block, which depends on the model only. So sums over blocks are the
  * same for every data-parallel degree. Every matrix of an expert starts and ends at a block boundary, so sums over

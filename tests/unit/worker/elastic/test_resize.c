@@ -1098,8 +1098,9 @@ static void resize_in_order(const char *const *axes, const int *worlds, int n, i
     run_with(with, e, n, false, false, ret);
 }
 
-/* Tensors that tensor-parallel ranks hold whole get the same gradients on all of them, whatever scales and random
- * numbers codes have: a resize finds the parameters that ranks agreed on. */
+/* Tensors that tensor-parallel ranks hold whole, or ranks with other parts of a layer that rotates, get the same
+ * gradients on all of them, whatever scales and random numbers codes have: a resize finds the parameters that ranks
+ * agreed on. */
 static void test_whole_tensors(void **state)
 {
     (void)state;
@@ -1117,6 +1118,9 @@ static void test_whole_tensors(void **state)
          {4, 6, 4}},
         {{TENSOR, "elastic.max_workers=4", "parallelism.data_parallel_replicate_degree=2",
           "parallelism.replicate_codec=int4"},
+         {4, 4, 4}},
+        {{"numerics.canonical=false", "parallelism.rotate=in_place", "training.global_batch_size=16",
+          "elastic.max_workers=4", "parallelism.data_parallel_replicate_degree=2", "parallelism.replicate_codec=int4"},
          {4, 4, 4}},
     };
     struct losses l;
