@@ -56,7 +56,8 @@ TERMS = [
 ]
 ONLY = {  # rows of words that are private there; elsewhere they are English, or the field's
     "part": (*(f"worker/elastic/{name}." for name in ("buddy", "holdings", "restore", "transfer", "verify")), "worker/epoch/recover", "docs/membership.md"),
-    "piece, box": ("worker/checkpoint/", "worker/elastic/", "worker/state/state.", "worker/tensor/"),
+    "piece, box": ("worker/checkpoint/", *(f"worker/elastic/{name}." for name in ("buddy", "fold", "holdings", "restore", "transfer", "verify")),
+                   "worker/state/state.", "worker/tensor/"),
     "kind": ("worker/plan/", "worker/planner", "worker/measure/", "docs/plan.md", "docs/architecture.md"),
     "report": ("worker/exec/", "worker/optim/", "worker/program/", "worker/model/", "worker/train.c", "worker/elastic/holdings", "worker/elastic/restore", "worker/elastic/buddy", "docs/"),
     "again": ("worker/plan/recompute", "worker/model/"),
