@@ -54,7 +54,7 @@
 /* interval of reads, because a read is too expensive for each of 10,000 iterations a second */
 #define CPU_READ_NS 1000000
 #define SLOW_ITERATION_MS 1000 /* a longer iteration of the loop is logged */
-#define STATUS_MS 1000         /* interval of checks whether the service manager's status line changed */
+#define STATUS_MS TRIM_MS      /* interval of checks whether the status line changed; both come in one iteration */
 
 static const int handled_signals[] = {SIGTERM, SIGINT, SIGHUP};
 enum { N_SIGNALS = ARRAY_SIZE(handled_signals) };

@@ -46,6 +46,43 @@ def start_latency():
     return {**out, "target_ms": 50}
 
 
+def quiet(seconds=20):
+    """What titand costs that has nothing to do, and the agent beside four workers that train: wakes of all its threads, and their processor time."""
+    def spent(pid):
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return (sum(int((t / "status").read_text().split("\nvoluntary_ctxt_switches:")[1].split()[0]) for t in tasks),
+                sum(int((t / "schedstat").read_text().split()[0]) for t in tasks))
+
+    def rates(pids):
+        before, begin = [spent(pid) for pid in pids], time.monotonic()
+        time.sleep(seconds)
+        took = time.monotonic() - begin
+        return [{"wakes_per_second": (wakes - w) / took, "percent": 100 * (ns - n) / 1e9 / took}
+                for (wakes, ns), (w, n) in zip((spent(pid) for pid in pids), before)]
+
+    out = {"target_wakes": 10, "target_percent": 0.2, "target_training_percent": 1}
+    with Daemon(HOME / "quiet") as d:
+        time.sleep(10)
+        out["dev"], = rates([d.process.pid])
+    with Cluster(slots={"n1": 4}) as c:
+        time.sleep(10)
+        out["coordinator"], out["agent"] = rates([c.processes["c"].pid, c.processes["n1"].pid])
+        keys = {"training.dataset_path": text(), "training.steps": 1000000, "checkpoint.enable": "false"}
+        job = c.ctl("submit", SOURCE / "recipes/debug.toml", *overrides(keys)).strip()
+        first, begin = c.training(job, 4, 2)["step"], time.monotonic()
+        out["agent_beside_training"], = rates([c.processes["n1"].pid])
+        out["step_ms"] = 1000 * (time.monotonic() - begin) / (c.training(job, 4, first + 1)["step"] - first)
+        c.ctl("cancel", job)
+    return out
+
+
+def quiet_rows(r):
+    for what, name in (("dev", "titand dev"), ("coordinator", "a coordinator"), ("agent", "an agent")):
+        yield f"{name} with nothing to do wakes", f"{r[what]['wakes_per_second']:.1f} a second", f"{r['target_wakes']} a second"
+        yield f"{name} with nothing to do, of a core", f"{r[what]['percent']:.2g} %", f"{r['target_percent']} %"
+    yield f"an agent beside 4 workers, {r['step_ms']:.0f} ms a step, of a core", f"{r['agent_beside_training']['percent']:.2g} %", f"{r['target_training_percent']} %"
+
+
 def first_step():
     """Submit to the first finished training step, by the job's and the metrics' own times."""
     values = []
@@ -536,6 +573,7 @@ def timed(what, value, target=None):
 
 PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in the table)
     "start": (start_latency, 3, lambda r: [timed("titand started to the first answer, median", r["median_ms"], r["target_ms"])]),
+    "quiet": (quiet, 90, lambda r: list(quiet_rows(r))),
     "first_step": (first_step, 10, lambda r: [timed("submit to the first finished step, median", r["median_ms"], r["target_ms"])]),
     "submits": (durable_submits, 60, lambda r: [
         (f"durable submits, {connections_of(n)}", f"{r[f'{n}_connections']['submits_per_second']:,.0f} a second", f"{r['target_per_second']:,} a second")
