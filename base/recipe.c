@@ -427,6 +427,11 @@ bool recipe_excludes(const struct recipe *r, const char *part)
     return has_word(r->checkpoint.exclude_from_loading, part);
 }
 
+int64_t recipe_scales_every(const struct recipe *r)
+{
+    return r->model.float8 && strcmp(r->float8.recipe_name, "scalify") == 0 ? r->float8.scalify_refresh : 1;
+}
+
 bool recipe_filters_float8(const struct recipe *r, const char *word)
 {
     return has_word(r->float8.filter_fqns, word);

@@ -125,6 +125,7 @@ struct recipe {
     struct {
         char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of names; matching layers are left out */
         bool enable_fsdp_float8_all_gather;      /* weights are gathered as float8 codes */
+        int64_t scalify_refresh;                 /* steps between two looks for weights' static scales */
     } float8;
     struct {
         char recipe_name[32], filter_fqns[1024]; /* as the fields of float8 */
@@ -392,6 +393,8 @@ void recipe_print(const struct recipe *r, struct buf *out);
 uint64_t recipe_hash(const struct recipe *r);
 /* Does the run write checkpoints by itself? */
 bool recipe_writes_checkpoints(const struct recipe *r);
+/* Steps between two looks for the scales of weights that are held meanwhile; 1: no scale is held. */
+int64_t recipe_scales_every(const struct recipe *r);
 /* Does float8.filter_fqns contain this word? */
 bool recipe_filters_float8(const struct recipe *r, const char *word);
 /* Does this rank write traces, in a step with traces? */

@@ -21,6 +21,9 @@ const struct recipe_conflict recipe_conflicts[] = {
     {"float8.recipe_name = \"rowwise_with_gw_hp\" with model.float8 = true",
      "float8.filter_fqns of \"auto_filter_small_kn\"",
      "its bounds are not known for this recipe: name the layers, or use \"rowwise\""},
+    {"float8.scalify_refresh > 1", "model.float8 = false", "there are no scales to hold: use 1"},
+    {"float8.scalify_refresh > 1", "float8.recipe_name other than \"scalify\"",
+     "no other recipe holds scales: use 1, or \"scalify\""},
     /* weights that are gathered */
     {"float8.enable_fsdp_float8_all_gather = true with model.float8 = true",
      "float8.recipe_name other than \"tensorwise\" and \"scalify\"",

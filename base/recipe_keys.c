@@ -228,6 +228,9 @@ const struct setting recipe_keys[] = {
         "gradient in the compute type. \"scalify\": as tensorwise, with static scales, powers of two that follow from "
         "the model (docs/methods.md): no pass looks for the largest magnitudes of activations and gradients; weights' "
         "scales are new in each step."),
+    KEY(float8, scalify_refresh, INT, .min = 1, .max = 1000000, .initial = "1", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "recipe_name = \"scalify\": weights' scales are new in every so many steps. In between they stay as they are, "
+        "in checkpoints and resizes, too, and what is beyond the largest code becomes that code."),
     KEY(float8, filter_fqns, LIST, .choices = "*", .initial = "[]", .flags = KEY_NUMBERS, .doc =
         "Layers that are left out: those with one of these texts in their names (\"attention.wk\"). "
         "\"auto_filter_small_kn\": those too small to gain. Head, embedding and router always are, and layers with a "

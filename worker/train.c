@@ -215,10 +215,13 @@ static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_er
 static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct step_clock *const clock = &e->step.clock;
+    const uint64_t committed = e->state.shards.own->step;
     const struct exec_batch batch = {
         .tokens = e->loader.tokens,
         .counts = e->loader.counts,
-        .step = e->state.shards.own->step + 1,
+        .step = committed + 1,
+        .held = held_scales_for(&e->t->identity.scales, committed, e->t->model->n_tensors,
+                                recipe_scales_every(e->t->recipe)),
         .commands = checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)) | checkpoints_outcome(e),
         .values = clock->values,
         .masters = layers_masters(e),
@@ -291,6 +294,9 @@ static titan_status follow(struct epoch *e, const double *statistics, const stru
     const struct step_statistics *const r = &e->plan.program->statistics;
     struct step *const s = &e->step;
 
+    if (r->size > r->scales)
+        held_scales_take(&e->t->identity.scales, e->state.shards.own->step + 1, statistics + r->scales,
+                         (int)(r->size - r->scales));
     if (*update && r->sums > 0) {
         s->update.sums = statistics + r->size;
         outcome_add_sums(e->plan.program->layout->model, s->update.sums, &s->outcome);

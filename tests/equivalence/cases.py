@@ -275,6 +275,9 @@ def canonical():
         words = f"float8=true scales={scales} canonical=true" if scales else "mxfp8=true canonical=true"
         for degrees in ("dps2", "dps3", "dpr2 dps2 ac=full"):
             yield Case(f"{words} {degrees}", exact=words)
+    for degrees in ("dps2", "dps3 ac=full", "pp2 dps2", "dpr2 dps2"):
+        pipeline = "pp2 " if "pp2" in degrees else ""
+        yield Case(f"float8=true scales=scalify refresh=3 canonical=true {degrees}", exact=f"{pipeline}float8=true scales=scalify refresh=3 canonical=true")
     for words in ("switchback=true canonical=true", "switchback=true variant=vectorwise canonical=true", "deepseek switchback=true canonical=true",
                   "switchback=true kept=true canonical=true", "deepseek switchback=true kept=true canonical=true"):
         for degrees in ("dps2", "dps3", "dpr2 dps2 ac=full", "dps2 ac=selective:op offload=true", "pp2 dps2"):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs in float8: they end where bfloat16's do, do not depend on the number of workers, and TorchTitan's file with the
 converter plans and trains. `make float8` has the longer comparison."""
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,29 @@ def static_scales():
     for axis in ("tensor", "context"):
         other = run(TINY, 2, *static, f"parallelism.{axis}_parallel_degree=2")[0]
         assert all(abs(a / b - 1) <= 5e-4 for a, b in zip(one, other)), (axis, one, other)
+
+
+def held_scales():
+    """scales of weights that are held: for one step the bits and the program of no key; for four the same bits on any world, of
+    gathered codes and with pipelines, by other scales than new ones; without scalify it is refused"""
+    sets = ("numerics.canonical=true", "training.steps=8", "optimizer.lr=0.03", *float8("scalify"))
+    four = (*sets, "float8.scalify_refresh=4")
+    anew, said = run(TINY, 1, *sets)
+    again = run(TINY, 1, *sets, "float8.scalify_refresh=1")
+    program = [re.search(r" program=(\w+)", text)[1] for text in (said, again[1])]
+    assert again[0] == anew and program[0] == program[1], program
+    held = run(TINY, 1, *four)[0]
+    assert held != anew and abs(end_of(held) / end_of(anew) - 1) <= 0.05, (held, anew)
+    for world, more in ((2, ()), (3, ("float8.enable_fsdp_float8_all_gather=true",))):
+        assert run(TINY, world, *four, *more)[0] == held, (world, more)
+    stages = (*four, "parallelism.pipeline_parallel_degree=2")
+    assert run(TINY, 4, *stages)[0] == run(TINY, 2, *stages)[0]
+    try:
+        run(TINY, 1, *float8("tensorwise"), "float8.scalify_refresh=2")
+    except RuntimeError as e:
+        assert "float8.scalify_refresh = 2 does not go with" in str(e), e
+    else:
+        raise AssertionError("refused")
 
 
 @slow
@@ -141,4 +165,4 @@ def torchtitan():
     assert "precompute_float8_dynamic_scale_for_fsdp" in said and "enable_fsdp" not in said and "not in float8" not in said, said
 
 
-tap(ends_where_bfloat16_does, same_bits_on_any_world, static_scales, gathered_as_codes, left_out, close_on_meshes, mxfp8, torchtitan)
+tap(ends_where_bfloat16_does, same_bits_on_any_world, static_scales, held_scales, gathered_as_codes, left_out, close_on_meshes, mxfp8, torchtitan)

@@ -51,6 +51,8 @@ ROWS = [
     # Products in float8: those of the layers, with scales of the operands at hand, and with static ones.
     Row("Float8, tensorwise", (0.008, 0.016, 0.032), {"model.float8": "true"}, 0.02),
     Row("Scalify", (0.004, 0.008, 0.016), {"model.float8": "true", "float8.recipe_name": "scalify"}, 0.02),
+    Row("Scalify, scales held for 16 steps", (0.008, 0.016, 0.032),
+        {"model.float8": "true", "float8.recipe_name": "scalify", "float8.scalify_refresh": 16}, 0.03),
     # Gradients of four ranks travel as codes (docs/methods.md, Transfers).
     *(Row(f"AdamW, gradients as {name}", (0.004, 0.008, 0.016), {"elastic.max_workers": 4, "training.local_batch_size": max(SEQUENCES // 4, 1)} | keys, bound)
       for name, keys, bound in (("int8", {"parallelism.fsdp_reduce_codec": "int8"}, 0.03),

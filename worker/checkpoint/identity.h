@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* identity.h - a run's identity beside its recipe: the content of its data and tokenizer (independent of paths), the
- * number of samples read, and its line of checkpoints. Checkpoints store it in their manifests. When a run starts from
- * a checkpoint of any run, the stored identity is compared with the new run's identity. */
+ * number of samples read, its line of checkpoints, and held scales. Checkpoints store it in their manifests. When a run
+ * starts from a checkpoint of any run, the stored identity is compared with the new run's identity. */
 #ifndef TITAN_WORKER_CHECKPOINT_IDENTITY_H
 #define TITAN_WORKER_CHECKPOINT_IDENTITY_H
 
 #include "base/checkpoint_line.h"
 #include "base/recipe.h"
 #include "worker/data/dataset.h"
+#include "worker/tensor/held_scales.h"
 
 #define IDENTITY_RUN_BYTES 128 /* size of a run's id (folder_owner.id) */
 
@@ -21,6 +22,7 @@ struct run_identity {
     struct checkpoint_line line;
     char from_run[IDENTITY_RUN_BYTES]; /* run that wrote the checkpoint this run resumed from; "" = none or unknown */
     uint64_t from_step;                /* step of that checkpoint */
+    struct held_scales scales;
 };
 
 /* Samples that a run of this identity and recipe has read after a step. */

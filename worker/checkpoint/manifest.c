@@ -241,6 +241,19 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     struct run_identity *const identity = &info->identity;
     const struct json *const from = json_get(root, "from"), *const o = json_get(root, "identity");
     TRY(checkpoint_line_parse(root, &identity->line, err));
+    const struct json *const scales = json_get(root, "held_scales");
+    if (scales) {
+        struct held_scales *const h = &identity->scales;
+        bool good = scales->type == JSON_ARRAY;
+        h->step = info->step;
+        for (const struct json *s = good ? scales->first : NULL; s && good; s = s->next) {
+            good = h->n < HELD_SCALES_MAX && s->type == JSON_INT && s->integer >= INT8_MIN && s->integer <= INT8_MAX;
+            if (good)
+                h->power[h->n++] = (int8_t)s->integer;
+        }
+        if (!good)
+            return titan_fail(err, TITAN_ECORRUPT, "'held_scales' are no exponents");
+    }
     if (from && !parse_count(from, "step", COUNT_MAX, &identity->from_step))
         return titan_fail(err, TITAN_ECORRUPT, "'from' names no step");
     (void)snprintf(identity->from_run, sizeof(identity->from_run), "%s", json_string(from, "run", ""));
@@ -552,6 +565,12 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
         json_put_uint(&w, "first", m->info.skipped.first);
         json_put_uint(&w, "last", m->info.skipped.last);
         json_end_object(&w);
+    }
+    if (m->info.identity.scales.n > 0 && m->info.identity.scales.step == m->info.step) {
+        json_begin_array(&w, "held_scales");
+        for (int i = 0; i < m->info.identity.scales.n; i++)
+            json_put_int(&w, NULL, m->info.identity.scales.power[i]);
+        json_end_array(&w);
     }
     if (m->info.identity.line.n > 0)
         checkpoint_line_print(&m->info.identity.line, &w);

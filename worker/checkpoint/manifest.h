@@ -12,7 +12,7 @@
  *              "pieces":[[tensor,row,rows,col,cols],...]},...],
  *    "manifest_crc32c":"8 hex digits"}
  *
- * "skipped" is present only after skipped steps: state/skipped.h.
+ * "skipped" is present only after skipped steps: state/skipped.h. "held_scales" are exponents: tensor/held_scales.h.
  *
  * The checksum in the last member covers every byte before the comma that precedes this member. The reader bounds and
  * checks all values: slices lie inside their tensors and cover each of them exactly once, file names are plain names.

@@ -150,6 +150,29 @@ static titan_status share_course(struct restore *r, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* Shares the held scales of the step that the state has. Call it when no rank is behind. */
+static titan_status share_scales(struct restore *r, struct titan_error *err)
+{
+    const struct holdings *h = &r->holdings;
+    _cleanup_free_ struct held_scales *mine = calloc(1, sizeof *mine);
+    _cleanup_free_ struct held_scales *all = calloc((size_t)h->ranks, sizeof *all);
+    int from = 0;
+
+    if (recipe_scales_every(r->recipe) == 1)
+        return TITAN_OK;
+    if (!mine || !all)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    if (r->identity && r->brought.shards.own)
+        *mine = r->identity->scales;
+    TRY(peer_values_gather(&r->ranks, mine, sizeof *mine, all, err));
+    while (from + 1 < h->ranks && (all[from].n == 0 || all[from].step != h->step))
+        from++;
+    const struct peer_value reported = {"scales", all[from].n, 0, HELD_SCALES_MAX};
+    TRY(peer_values_check("held scales", from, &reported, 1, err));
+    r->found.scales = all[from];
+    return TITAN_OK;
+}
+
 titan_status restore_agree(struct restore *r, struct titan_error *err)
 {
     struct step_statistics most;
@@ -166,7 +189,8 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     if (status == TITAN_EINVAL) /* the recipe never ran on so many ranks */
         status = titan_fail(err, TITAN_ECONFLICT, "state in memory: %d ranks cannot have held it", r->view->holders);
     if (status == TITAN_OK) {
-        statistics_init(&most, r->from, r->recipe->training.global_batch_size, r->recipe->numerics.canonical);
+        statistics_init(&most, r->from, r->recipe->training.global_batch_size, r->recipe->numerics.canonical,
+                        recipe_scales_every(r->recipe) > 1);
         r->brought.statistics_most = most.size + (optimizer_directs(r->recipe) ? r->model->n_tensors : 0);
         status = holdings_gather(r->view, r->from, &r->brought, &r->ranks, &r->holdings, err);
     }
@@ -180,6 +204,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     TRY(failpoint("state.agreed", err));
     if (r->holdings.behind > 0)
         TRY(roll_forward(r, r->brought.statistics, err));
+    TRY(share_scales(r, err));
     /* The run does not go on from replicas that differ. But a copy that differs from its owner's shard does not matter:
      * the shard itself is here, and the new epoch makes another copy. */
     struct verified v;
@@ -575,7 +600,7 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
             const uint64_t step = source.without_progress ? 0 : source.identity.step;
             r->found = source.identity;
             if (source.without_progress)
-                r->found.samples = r->found.step = r->found.data.n = 0;
+                r->found.samples = r->found.step = r->found.data.n = r->found.scales.n = 0;
             const struct checkpoint_line *line = &r->found.line; /* the loaded line may be newer than the list */
             const uint64_t branches = MAX(c.branches, line->n > 0 ? line->branch[line->n - 1].number : 0);
             if ((c.newest > step || !c.on_line) && branches < CHECKPOINT_STEP_MAX)
@@ -680,7 +705,7 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
         if (source.from == LOAD_OTHER)
             r->found = source.identity;
         if (source.without_progress)
-            r->found.samples = r->found.step = r->found.data.n = 0;
+            r->found.samples = r->found.step = r->found.data.n = r->found.scales.n = 0;
         r->found.line = (struct checkpoint_line){0}; /* this line belongs to the other folder */
         log_notes(r, &source);
         return TITAN_OK;

@@ -233,6 +233,7 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
         t->identity.samples = found->samples;
         t->identity.step = found->step;
         t->identity.line = found->line;
+        t->identity.scales = found->scales;
         t->identity.from_step = found->from_step;
         memcpy(t->identity.from_run, found->from_run, sizeof t->identity.from_run);
 

@@ -126,7 +126,9 @@ static titan_status open_statistics(struct exec *e, struct titan_error *err)
                            (void **)&e->host_header, err));
     for (int i = 0; i < 2; i++)
         TRY(d->ops->alloc_host(d->dev, (size_t)statistics_all(r) * sizeof(double), (void **)&e->statistics[i], err));
-    const size_t expert_tokens = (size_t)(r->size - r->expert_tokens);
+    if (r->size > r->scales)
+        TRY(d->ops->alloc_host(d->dev, (size_t)(r->size - r->scales) * sizeof(float), (void **)&e->host_scales, err));
+    const size_t expert_tokens = (size_t)(r->scales - r->expert_tokens);
     return expert_tokens > 0
                ? d->ops->alloc_host(d->dev, expert_tokens * sizeof(float), (void **)&e->host_expert_tokens, err)
                : TITAN_OK;
@@ -249,6 +251,8 @@ void exec_close(struct exec *e)
             e->ops->release_host(dev, e->statistics[i]);
     if (e->host_expert_tokens)
         e->ops->release_host(dev, e->host_expert_tokens);
+    if (e->host_scales)
+        e->ops->release_host(dev, e->host_scales);
     if (e->host_tokens)
         e->ops->release_host(dev, e->host_tokens);
     e->ops->timestamps_close(e->timestamps);
@@ -655,12 +659,43 @@ static int64_t part_of_weight(const struct call *c, int tensor, int64_t shard, i
     return MAX(to - from, 0);
 }
 
+/* The scales that a step holds; NULL: it looks for them. */
+static const struct held_scales *held_scales_of(const struct call *c)
+{
+    return c->e->p->scales_every > 1 && c->e->batch ? c->e->batch->held : NULL;
+}
+
+static titan_status hold_scales(const struct call *c, double *statistics, float *scales, const float *largest)
+{
+    const struct op_held_scales *const q = &c->p->held_scales;
+    const struct exec *e = c->e;
+    const struct held_scales *const held = held_scales_of(c);
+    const int64_t first = e->p->layout->model->units[c->a->unit].first_tensor;
+    bool writes = true;
+
+    titan_assert(!held || (held->n == e->p->layout->model->n_tensors && first + q->weights <= held->n));
+    if (held) { /* the previous step's copies from host_scales have run */
+        for (int64_t i = first; i < first + q->weights; i++)
+            e->host_scales[i] = held_scales_value(held, i);
+        TRY(c->ops->copy(c->s, scales, e->host_scales + first, (size_t)q->weights * sizeof *scales));
+    } else {
+        TRY(c->ops->float8_scales(c->s, scales, largest, q->ld, q->ranks, q->weights, true));
+    }
+    for (int axis = 0; axis < AXIS_COUNT; axis++)
+        writes = writes && (axis == AXIS_PP || e->at[axis] == 0);
+    return writes ? c->ops->block_sums(c->s, statistics + e->p->statistics.scales + first, scales, (size_t)q->weights,
+                                       1, false)
+                  : TITAN_OK;
+}
+
 static titan_status find_largest(const struct call *c, float *largest, const char *shard)
 {
     const struct op_float8_largest *const q = &c->p->float8_largest;
     const enum dtype dt = (enum dtype)c->p->dt;
     int64_t from, count;
 
+    if (held_scales_of(c))
+        return TITAN_OK;
     for (int t = 0, at = 0; at < q->weights; t++) {
         if (!((uint64_t)q->coded >> t & 1))
             continue;

@@ -23,6 +23,7 @@
 #include "worker/comm/comm.h"
 #include "worker/optim/update.h"
 #include "worker/program/program.h"
+#include "worker/tensor/held_scales.h"
 #include "worker/tensor/sequence.h"
 
 struct exec;
@@ -78,11 +79,12 @@ struct exec_times {
 };
 
 struct exec_batch {
-    const int32_t *tokens; /* [slot][batch_rows][N], host, in LOAD's form */
-    const double *counts;  /* [slot] counted tokens of this cp rank */
-    uint64_t step;         /* number of the step, for codes of gradients and weights */
-    unsigned commands;     /* bits, see elastic/membership.h */
-    const double *values;  /* [STATISTICS_SAID] of this rank, read when exec_agree begins; NULL = none */
+    const int32_t *tokens;          /* [slot][batch_rows][N], host, in LOAD's form */
+    const double *counts;           /* [slot] counted tokens of this cp rank */
+    uint64_t step;                  /* number of the step, for codes of gradients and weights */
+    unsigned commands;              /* bits, see elastic/membership.h */
+    const struct held_scales *held; /* scales of weights for this step; NULL: it looks for them */
+    const double *values;           /* [STATISTICS_SAID] of this rank, read when exec_agree begins; NULL = none */
     /* [units] this rank's masters, fp32 on the device, read when exec_agree begins; NULL: no norms of masters. */
     const float *const *masters;
     bool waits; /* measure exec_waited_ns: two timestamps for each wait */

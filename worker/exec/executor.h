@@ -73,6 +73,7 @@ struct exec {
     double *host_header;       /* counts, commands and values to send */
     double *statistics[2];     /* received: the last step's, and space for the next step's, which may fail to arrive */
     float *host_expert_tokens; /* per expert, from the statistics */
+    float *host_scales;        /* [tensors] of this step's held scales; NULL: the program holds none */
     int32_t *host_tokens;      /* [slot][batch_rows][N], pinned, source of LOAD; NULL: LOAD reads the batch itself */
     int agree;                 /* index of AGREE, which DECIDE follows; n_actions: the program has no AGREE */
     int commit;                /* index of the commit point: COMMIT, or AGREE without a direction section */

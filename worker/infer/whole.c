@@ -300,7 +300,7 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
     TRY(emit_open(w->layout, 0, &to.e, err));
     run->program = to.e.p;
     run->program->share = run->program->share_max = 1;
-    statistics_init(&run->program->statistics, w->layout, 1, false);
+    statistics_init(&run->program->statistics, w->layout, 1, false, false);
     to.k = (struct block){.e = &to.e,
                           .layout = w->layout,
                           .dt = w->dt,

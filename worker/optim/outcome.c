@@ -151,13 +151,13 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     }
     out.memory_bytes = (uint64_t)memory;
 
-    for (int64_t i = r->expert_tokens; i < r->size; i++) {
+    for (int64_t i = r->expert_tokens; i < r->scales; i++) {
         out.expert_tokens_min = i == r->expert_tokens ? statistics[i] : fmin(out.expert_tokens_min, statistics[i]);
         out.expert_tokens_max = fmax(out.expert_tokens_max, statistics[i]);
         out.expert_tokens_mean += statistics[i];
     }
-    if (r->size > r->expert_tokens)
-        out.expert_tokens_mean /= (double)(r->size - r->expert_tokens);
+    if (r->scales > r->expert_tokens)
+        out.expert_tokens_mean /= (double)(r->scales - r->expert_tokens);
     for (int64_t i = r->drops; i < r->expert_tokens; i++)
         out.dropped += statistics[i];
     const int64_t mixtures = r->expert_tokens - r->drops; /* layers with experts */

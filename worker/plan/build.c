@@ -297,7 +297,10 @@ static void find_scales(struct builder *b)
             continue;
         builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
         unit->scales = emit_tensor(&b->e, BUF_WORK, "float8 scales", DTYPE_F32, 1, n);
-        EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n), .flags = given ? OP_F8_POWER : 0);
+        if (b->e.p->scales_every > 1)
+            EMIT(&b->e, held_scales, b->statistics, unit->scales, tensor_cols(all, at, n));
+        else
+            EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n), .flags = given ? OP_F8_POWER : 0);
         at += n;
     }
 }
@@ -1000,7 +1003,9 @@ static titan_status build(struct builder *b, struct titan_error *err)
         builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
         b->owned = emit_buffer(&b->e, b->opt->offload ? BUF_OWNED_HOST : BUF_OWNED, "owned state", owned);
     }
-    statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
+    b->e.p->scales_every =
+        b->opt->converters && b->opt->converters->powers && !b->opt->forward_only ? b->opt->scales_every : 1;
+    statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical, b->e.p->scales_every > 1);
     const bool directs =
         (b->opt->tensor_sums || b->layout->owners || layout_replicas_differ(b->layout)) && !b->opt->forward_only;
     b->e.p->statistics.sums = directs ? b->model->n_tensors : 0;

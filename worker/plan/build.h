@@ -76,6 +76,7 @@ struct build_options {
     enum reduce_when reduce;
     int prefetch; /* how many executions ahead a gather is issued */
     bool canonical;
+    int64_t scales_every;                    /* as in struct program; weights' static scales only */
     bool offload;                            /* masters and moments in host memory */
     const enum checkpointing *checkpointing; /* mode of every layer, also in multi-token prediction modules */
     int keep_products;                       /* for CHECKPOINT_OPS; 0: 2 */

@@ -447,14 +447,21 @@ double cost_to_buddy(const struct cost *cost, const struct mesh *mesh, double by
 
 /* --- an action ---------------------------------------------------------------------------------------------------- */
 
+/* Where scales are held, one step of several looks for the largest magnitudes: a step's mean counts. */
+static double share_of_steps(const struct program *p, const struct action *a)
+{
+    return a->op == OP_FLOAT8_LARGEST ? 1 / (double)MAX(p->scales_every, 1) : 1;
+}
+
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a)
 {
     const struct machine *m = cost->machine;
     double seconds, processor;
 
     titan_assert(m && a->op < OP_COUNT);
+    const double share = share_of_steps(p, a);
     if (cost_measured(cost, p, a, &seconds, &processor))
-        return seconds;
+        return seconds * share;
     if (op_is_transfer((enum op)a->op)) {
         if (op_is_agreement((enum op)a->op) && p->mesh.world == 1)
             return 0;
@@ -476,7 +483,7 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
                    memory_time(m, touched_bytes(p, a));
         if (a->op == OP_COPY && a->stream == STREAM_COPY)
             return m->start + (double)action_params(p, a)->copy.bytes / m->host_bandwidth;
-        return m->start + memory_time(m, touched_bytes(p, a));
+        return (m->start + memory_time(m, touched_bytes(p, a))) * share;
     }
 }
 
@@ -494,5 +501,6 @@ double cost_floor(const struct cost *cost, const struct program *p, const struct
     }
     if (class == OP_CLASS_NO_TIME || class == OP_CLASS_FROM_HOST || a->stream == STREAM_COPY)
         return 0;
-    return MAX(cost_flops(p, a) / peak_of(cost, p, a), touched_bytes(p, a) / cost->machine->memory_bandwidth);
+    return MAX(cost_flops(p, a) / peak_of(cost, p, a), touched_bytes(p, a) / cost->machine->memory_bandwidth) *
+           share_of_steps(p, a);
 }

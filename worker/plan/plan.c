@@ -13,6 +13,7 @@
 #include "worker/plan/fuse.h"
 #include "worker/plan/passes.h"
 #include "worker/plan/scales.h"
+#include "worker/tensor/held_scales.h"
 
 /* --- policies ----------------------------------------------------------------------------------------------------- */
 
@@ -160,6 +161,7 @@ static void set_build_options(struct plan *plan)
                                          .error_decay = (float)r->parallelism.error_decay,
                                          .prefetch = (int)r->parallelism.fsdp_prefetch,
                                          .canonical = r->numerics.canonical,
+                                         .scales_every = recipe_scales_every(r),
                                          .offload = r->training.enable_cpu_offload,
                                          .checkpointing = plan->checkpointing,
                                          .keep_products = kept_products(r),
@@ -225,6 +227,10 @@ static titan_status open_parts(struct plan *plan, struct titan_error *err)
     if (r->model.mxfp8 || r->model.switchback || !plan->opt.no_float8)
         TRY(converters_open(r, plan->opt.model, &plan->converters, err));
     set_build_options(plan);
+    if (recipe_scales_every(r) > 1 && plan->opt.model->n_tensors > HELD_SCALES_MAX)
+        return titan_fail(err, TITAN_EINVAL,
+                          "float8.scalify_refresh: the model has %d tensors, and %d scales can be held",
+                          plan->opt.model->n_tensors, HELD_SCALES_MAX);
     if (plan->converters && plan->converters->powers)
         TRY(scales_choose(&plan->build, r->training.seq_len, plan->converters, err));
 

@@ -394,6 +394,7 @@ static void (*const rules[OP_COUNT])(const struct ruled *) = {
     [OP_BUCKET_LARGEST] = ones,
     [OP_DECODE_SUM] = ones,
     [OP_DECODE] = ones,
+    [OP_HELD_SCALES] = ones,
     [OP_ROWS_ENCODE] = ones, /* codes are read with their scales */
     [OP_ROWS_DECODE] = ones, /* no converter has static scales and kept codes */
 };

@@ -127,7 +127,8 @@ double action_wire_bytes(const struct program *p, const struct action *a)
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
-void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical)
+void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical,
+                     bool held)
 {
     const int units = layout->model->n_units;
     struct step_statistics r = {.microbatches = microbatches,
@@ -155,10 +156,12 @@ void statistics_init(struct step_statistics *ret, const struct layout *layout, i
     r.size += layout_all_experts(layout->model) / MAX(layout->model->dims.n_experts, 1);
     r.expert_tokens = r.size;
     r.size += layout_all_experts(layout->model);
+    r.scales = r.size;
+    r.size += held ? layout->model->n_tensors : 0;
     titan_assert(r.losses < r.counts && r.counts < r.commands && r.commands < r.values && r.values < r.masters &&
                  r.masters < r.checks && r.checks < r.norms);
     titan_assert(r.norms <= r.mtp && r.mtp <= r.balance && r.balance <= r.drops && r.drops <= r.expert_tokens &&
-                 r.expert_tokens <= r.size);
+                 r.expert_tokens <= r.scales && r.scales <= r.size);
     *ret = r;
 }
 

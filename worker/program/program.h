@@ -153,7 +153,9 @@ struct tree_sum {
  *   balance [microbatches]     with model.balance_loss: a sequence's balance loss times its tokens that count, as a sum
  *                              over the sequences, all layers with experts, and pp ranks
  *   drops [layers with experts] rows that experts had no room for; a sum over ranks
- *   expert_tokens              at layout_bias_offset: how often each expert was chosen; a sum over ranks */
+ *   expert_tokens              at layout_bias_offset: how often each expert was chosen; a sum over ranks
+ *   scales [tensors]           with scales_every > 1: this step's scales of weights, a unit's from its first tensor
+ *                              on, in order; from one rank of each pp rank */
 #define STATISTICS_COMMANDS 4
 /* Times are in milliseconds. A rank's step begins when the rank leaves the agreement of the previous step.
  * STATISTICS_WAITED is NaN if it was not measured. */
@@ -172,8 +174,8 @@ struct step_statistics {
     int64_t microbatches; /* of the global batch */
     int world, cp, units;
     bool canonical;
-    int64_t losses, counts, commands, values, masters, checks, norms, mtp, balance, drops,
-        expert_tokens; /* first index of each */
+    int64_t losses, counts, commands, values, masters, checks, norms, mtp, balance, drops, expert_tokens,
+        scales; /* first index of each */
     int64_t size;
     int64_t sums; /* of tensors, which COMMIT adds up behind the statistics; 0: the step has no direction section */
 };
@@ -189,6 +191,7 @@ struct program {
     struct step_statistics statistics;
     bool forward_only; /* an evaluation's program: no gradients, no change of the state */
     bool canonical;
+    int64_t scales_every; /* steps between two looks for weights' static scales; at most 1: scales are not held */
     struct tree_sum sum, sum_experts; /* sum of a unit's slices; sum of experts' slices */
 
     /* --- the step */
@@ -234,7 +237,9 @@ static inline int64_t statistics_all(const struct step_statistics *r)
 {
     return r->size + r->sums;
 }
-void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical);
+/* held: there are scales. */
+void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical,
+                     bool held);
 /* How many of the norms' numbers belong to a unit. */
 int64_t statistics_norms(const struct step_statistics *statistics, const struct layout *layout, int unit);
 

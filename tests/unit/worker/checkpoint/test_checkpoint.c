@@ -953,6 +953,8 @@ static void test_identity(void **state)
                                                   .n = 2,
                                                   .first = round == 2 ? 40 : 0,
                                                   .source = {{1, 1000, 1 << 19, 3}, {UINT64_MAX, 7, 1 << 19, 0}}}};
+        if (round >= 2)
+            its->scales = (struct held_scales){.step = 10, .n = 3, .power = {INT8_MIN, INT8_MAX, -3}};
         if (round == 3)
             its->line = (struct checkpoint_line){.n = 2, .branch = {{1, 5}, {4, 9}}};
         assert_int_equal(manifest_print(&m, &text, &err), TITAN_OK);
@@ -962,6 +964,7 @@ static void test_identity(void **state)
         its->moved = false; /* said by the version */
         assert_memory_equal(&back.info.identity.data, &its->data, sizeof its->data);
         assert_memory_equal(&back.info.identity.line, &its->line, sizeof its->line);
+        assert_memory_equal(&back.info.identity.scales, &its->scales, sizeof its->scales);
         assert_true(back.info.identity.known == its->known && back.info.identity.tokenizer == its->tokenizer &&
                     back.info.identity.samples == its->samples && back.info.identity.from_step == its->from_step);
         assert_string_equal(back.info.identity.from_run, its->from_run);
@@ -991,6 +994,39 @@ static void test_identity(void **state)
         manifest_clear(&back);
         if (status != TITAN_ECORRUPT || !strstr(err.msg, bad[i].why))
             fail_msg("case %zu: %s, %s", i, titan_status_name(status), err.msg);
+    }
+}
+
+/* Exponents of held scales that none can be; the text is right otherwise. */
+static void test_held_scales(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"[128]", "[-129]", "[1.5]", "[\"1\"]", "[7,null]", "{}", "7", "\"7\""};
+    static const char right[] = "\"held_scales\":[7]";
+    struct manifest m = {.info = {.step = 10, .epoch = 1, .tokens = 640, .world = 1, .recipe = (char *)recipe}};
+    struct titan_error err = {0};
+    m.info.identity.scales = (struct held_scales){.step = 10, .n = 1, .power = {7}};
+    for (size_t i = 0; i <= ARRAY_SIZE(bad) + 1; i++) {
+        _cleanup_(manifest_clear) struct manifest back = {0};
+        _cleanup_(buf_free) struct buf text = BUF_INIT, changed = BUF_INIT;
+        assert_int_equal(manifest_print(&m, &text, &err), TITAN_OK);
+        char *const at = strstr(text.data, right);
+        assert_non_null(at);
+        buf_printf(&changed, "%.*s\"held_scales\":", (int)(at - text.data), text.data);
+        if (i < ARRAY_SIZE(bad)) {
+            buf_puts(&changed, bad[i]);
+        } else { /* as many as there may be, and one more */
+            for (size_t k = 0; k < HELD_SCALES_MAX + (i - ARRAY_SIZE(bad)); k++)
+                buf_puts(&changed, k == 0 ? "[1" : ",1");
+            buf_puts(&changed, "]");
+        }
+        buf_puts(&changed, at + sizeof right - 1);
+        sign(&changed);
+        const titan_status status = manifest_parse(changed.data, changed.len, &back, &err);
+        if (status != (i == ARRAY_SIZE(bad) ? TITAN_OK : TITAN_ECORRUPT) ||
+            (status != TITAN_OK && !strstr(err.msg, "'held_scales' are no exponents")))
+            fail_msg("case %zu: %s, %s", i, titan_status_name(status), err.msg);
+        assert_true(status != TITAN_OK || back.info.identity.scales.n == HELD_SCALES_MAX);
     }
 }
 
@@ -1208,6 +1244,7 @@ int main(void)
         cmocka_unit_test(test_cover),
         cmocka_unit_test(test_random_covers),
         cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_held_scales),
         cmocka_unit_test(test_numbers_in_range),
         cmocka_unit_test_setup_teardown(test_version_1, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_any_world_to_any_world, make_dir, remove_dir),

@@ -1494,6 +1494,70 @@ static void test_pipeline(void **state)
     check_against(&l, &undisturbed);
 }
 
+/* Scales that are held for four steps are state: a run that loses ranks at any place of a step or of a recovery, that
+ * grows, shrinks or goes back to a checkpoint has an undisturbed run's losses. */
+static void test_held_scales(void **state)
+{
+    (void)state;
+#define HELD "model.converters=float8", "float8.recipe_name=scalify", "optimizer.lr=0.03", "elastic.max_workers=4"
+    static const char *const axes[][9] = {
+        {HELD, "float8.scalify_refresh=4"},
+        {HELD, "float8.scalify_refresh=4", "parallelism.pipeline_parallel_degree=2"},
+        {HELD, "float8.scalify_refresh=4", "parallelism.tensor_parallel_degree=2",
+         "float8.enable_fsdp_float8_all_gather=true"},
+        {HELD, "float8.scalify_refresh=4", "parallelism.data_parallel_replicate_degree=2"},
+    };
+    static const char *const anew[][9] = {{HELD, "float8.scalify_refresh=1"}, {HELD, "float8.scalify_refresh=2"}};
+    static const char *const fails[][PROCESSES_MAX] = {
+        {NULL, "exec.reduced=kill@7"},
+        {NULL, NULL, "exec.prepared=kill@6"},
+        {NULL, NULL, NULL, "exec.agreed=kill@7"},
+        {NULL, "buddy.send=kill@9"},
+        {NULL, "exec.agreed=call@9"},
+        {"exec.agreed=call@7", "exec.agreed=call@7", NULL, "exec.agreed=call@7"},
+        {"exec.agreed=kill@7", "exec.agreed=fail@7", "exec.agreed=fail@7"},
+        {"exec.agreed=kill@5", "exec.agreed=fail@5", "exec.agreed=fail@5"},
+        {NULL, "exec.agreed=call@5"}};
+    static const char *const places[] = {"state.agreed", "state.report",  "state.finished", "state.message",
+                                         "state.filled", "buddy.seeding", "state.kept",     "state.passed"};
+    enum { REPLICATED = 3, AT_BUDDY = 3 }; /* replicas have no buddies */
+    struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+    struct losses held, l;
+
+    run_with(axes[0], alone, 1, false, false, &held);
+    for (size_t i = 0; i < ARRAY_SIZE(anew); i++) {
+        run_with(anew[i], alone, 1, false, false, &l);
+        assert_true(l.loss[1] == held.loss[1] && l.loss[steps] != held.loss[steps]);
+    }
+    for (size_t a = 0; a < ARRAY_SIZE(axes); a++) {
+        const char *const source = a == REPLICATED ? "replica" : "buddy";
+        for (size_t i = 0; i < ARRAY_SIZE(fails); i++) {
+            const char *const *const f = fails[i];
+            const bool kills = strstr(f[0] ? f[0] : f[1] ? f[1] : f[2] ? f[2] : f[3], "kill");
+            if (in_turn(a, ARRAY_SIZE(axes), i) && (a < REPLICATED || i != AT_BUDDY))
+                (void)fail_in_step(axes[a], 4, f, 0, kills ? source : "memory");
+        }
+        for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+            static const char *const first[4] = {NULL, "exec.agreed=call@7", NULL, NULL};
+            char text[64];
+            const char *second[4] = {NULL};
+            if (!in_turn(a, ARRAY_SIZE(axes), i + 1) || a == REPLICATED)
+                continue;
+            (void)snprintf(text, sizeof text, "%s=kill", places[i]);
+            second[strcmp(places[i], "state.message") == 0 ? 3 : 1] = text;
+            print_message("# %s with %s\n", text, axes[a][5]);
+            (void)fail_in_recovery(axes[a], first, second, NULL);
+        }
+    }
+    struct script_epoch checkpoints[] = {
+        {.world = 4, .process = {0, 1, 2, 3}, .pause_after = 6},
+        {.world = 2, .process = {1, 0}, .source = STATE_FROM_CHECKPOINT, .from_checkpoint = 5, .pause_after = 7},
+        {.world = 3, .process = {2, 1, 0}, .find = true},
+    };
+    run_with(axes[0], checkpoints, 3, true, false, &l);
+    check_against(&l, &held);
+}
+
 int main(void)
 {
     cmocka_set_test_filter(getenv("TITAN_TEST_ONLY"));
@@ -1525,6 +1589,7 @@ int main(void)
         quick(test_experts),
         slow(test_experts_apart),
         quick(test_pipeline),
+        longer(test_held_scales, .setup_func = shorten, .teardown_func = lengthen),
     };
     return cmocka_run_group_tests(tests, one_rank, NULL);
 }

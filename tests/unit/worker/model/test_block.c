@@ -228,7 +228,7 @@ static bool write_step(struct written *w, const struct shape *s, const struct de
         return false;
     w->e.p->share = w->e.p->share_max = 1;
     w->e.microbatch = w->e.stage = 0;
-    statistics_init(&w->e.p->statistics, w->layout, 1, false);
+    statistics_init(&w->e.p->statistics, w->layout, 1, false, false);
     w->k = (struct block){.e = &w->e,
                           .layout = w->layout,
                           .dt = DTYPE_F32,

@@ -99,7 +99,7 @@ static void test_random_statistics(void **state)
         struct layout *l = random_layout(&seed, m, WORLD_MAX);
         struct program p = {.layout = l};
         struct sums want = {0};
-        statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
+        statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical, false);
         double *statistics = make_statistics(&p, l, &seed, &want);
         const unsigned commands = (unsigned)random_below(&seed, 1 << STATISTICS_COMMANDS);
         for (int b = 0; b < STATISTICS_COMMANDS; b++)
@@ -153,7 +153,7 @@ static void test_split(void **state)
         const int64_t modules =
             m->dims.n_experts == 0 ? random_below(&seed, 3) : 0; /* of experts there would be more */
         m->dims.mtp_layers = modules;
-        statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
+        statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical, false);
         double *statistics = make_statistics(&p, l, &seed, &want);
         double balance = 0, further = 0;
         for (int64_t i = p.statistics.mtp; i < p.statistics.balance; i++)
@@ -221,7 +221,7 @@ static void test_not_finite(void **state)
         struct layout *l = random_layout(&seed, m, WORLD_MAX);
         struct program p = {.layout = l};
         struct sums want = {0};
-        statistics_init(&p.statistics, l, 3, l->canonical);
+        statistics_init(&p.statistics, l, 3, l->canonical, false);
         double *statistics = make_statistics(&p, l, &seed, &want);
         const int bad = random_below(&seed, m->n_units), worse = random_below(&seed, bad + 1);
         int64_t at = p.statistics.norms;
@@ -284,7 +284,7 @@ static void test_cannot_be(void **state)
     struct step_outcome out;
     struct titan_error err = {0};
     (void)state;
-    statistics_init(&p.statistics, l, 7, l->canonical);
+    statistics_init(&p.statistics, l, 7, l->canonical, false);
     double *statistics = make_statistics(&p, l, &seed, &want);
     double *const memory = statistics + p.statistics.values + STATISTICS_MEMORY;
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
@@ -320,7 +320,7 @@ static void test_canonical_norm(void **state)
             unsigned same = 1;
             assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
             struct program p = {.layout = l};
-            statistics_init(&p.statistics, l, 7, true);
+            statistics_init(&p.statistics, l, 7, true, false);
             double *statistics = make_statistics(&p, l, &same, &want);
             const struct step_outcome out = read_statistics(&p, l, statistics);
             if (first == 0)
@@ -375,7 +375,7 @@ static double norm_of_experts(const struct model *m, int shards, int ep, int sal
 
     assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
     struct program p = {.layout = l};
-    statistics_init(&p.statistics, l, 7, true);
+    statistics_init(&p.statistics, l, 7, true, false);
     double *statistics = calloc((size_t)p.statistics.size, sizeof *statistics);
     int64_t at = p.statistics.norms;
     for (int u = 0; u < unit; u++)

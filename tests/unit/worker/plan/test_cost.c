@@ -216,6 +216,30 @@ static void operands_of_eight_bits_are_made(void **state)
     }
 }
 
+/* Where scales are held for four steps, a step looks for a quarter of the largest magnitudes. */
+static void held_scales_are_found_seldom(void **state)
+{
+    static const char *const each[] = {"model.converters=float8", "float8.recipe_name=scalify", NULL};
+    static const char *const held[] = {"model.converters=float8", "float8.recipe_name=scalify",
+                                       "float8.scalify_refresh=4", NULL};
+    const struct cost cost = {.machine = &simple};
+    struct planned a, b;
+
+    (void)state;
+    open_plan(&a, 1, each);
+    open_plan(&b, 1, held);
+    const struct program *const p = a.programs[0], *const q = b.programs[0];
+    const struct action *const first = find(p, OP_FLOAT8_LARGEST), *const seldom = find(q, OP_FLOAT8_LARGEST);
+    assert_true(p->scales_every == 1 && q->scales_every == 4 && program_hash(p) != program_hash(q));
+    assert_true(p->n_actions == q->n_actions && find(q, OP_HELD_SCALES));
+    assert_int_equal(q->statistics.size - q->statistics.scales, q->layout->model->n_tensors);
+    assert_int_equal(p->statistics.size, p->statistics.scales);
+    near(4 * cost_action(&cost, q, seldom), cost_action(&cost, p, first), "largest");
+    near(4 * cost_floor(&cost, q, seldom), cost_floor(&cost, p, first), "its floor");
+    planned_close(&a);
+    planned_close(&b);
+}
+
 /* Products in int8 read their operands twice and write codes; their sums are written and read. */
 static void operands_of_int8_are_made(void **state)
 {
@@ -333,6 +357,7 @@ int main(void)
         cmocka_unit_test(both_ends_of_a_message_take_as_long),
         cmocka_unit_test(operands_of_eight_bits_are_made),
         cmocka_unit_test(operands_of_int8_are_made),
+        cmocka_unit_test(held_scales_are_found_seldom),
         cmocka_unit_test(masks_cost_more),
         cmocka_unit_test(updates_are_bound_by_memory),
         cmocka_unit_test(orders_have_their_price),

@@ -49,6 +49,9 @@ static const struct {
     {"float8.recipe_name=rowwise", {"model.float8=true"}},
     {"float8.recipe_name=rowwise_with_gw_hp", {"model.float8=true"}},
     {"float8.recipe_name=scalify", {"model.float8=true"}},
+    {"float8.scalify_refresh=4", {"model.float8=true", "float8.recipe_name=scalify"}},
+    {"model.float8=false", {NULL}},
+    {"switchback.mem_efficient=true", {"model.switchback=true"}},
     {"float8.enable_fsdp_float8_all_gather=true", {"model.float8=true"}},
     {"float8.filter_fqns=auto_filter_small_kn", {"model.float8=true"}},
     /* what travels */
