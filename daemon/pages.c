@@ -167,6 +167,8 @@ static void show_metrics(struct pages *p, const struct http_request *r, struct h
         put_http(p, &e);
         if (p->of.coordinator)
             api_scrape(p->of.coordinator, &e);
+        if (p->of.agent)
+            agent_scrape(p->of.agent, &e);
         exposition_end(&e);
         http_body_unref(p->shared[format]);
         p->shared[format] = http_body_new(&text, exposition_type(format));

@@ -24,7 +24,6 @@ KEPT = {
     "pki_key_hash": "the hash of a key, which a request for a certificate has too",
     "sm_valid": "each table of states is sound",
     # How tests and the simulation look into what they run, and what they put in its way.
-    "agent_core_counters": "",
     "change_apply": "a change of the store alone",
     "progress_actions": "",
     "checkpoint_unfinished_path": "",

@@ -3,6 +3,7 @@
 """/metrics against a run that loses a worker: names and values are those that titanctl shows, both formats are read by Prometheus' own parsers,
 and only the roles that may read them get them."""
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / p) for p in ("support", "tls", "security")]
 from pki import Coordinator  # noqa: E402
 from test_http import PLAIN, TLS, dev, get, place, raw, trust  # noqa: E402
-from titan import BIN, SOURCE, at_ms, command, headers_text, tap, until  # noqa: E402
+from titan import BIN, CALM, SOURCE, at_ms, command, headers_text, tap, until  # noqa: E402
 
 try:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -96,7 +97,8 @@ def run():
         d.wait_state(job, "CANCELLED")
         s = until("the end is shown", lambda: (lambda s: s("titan_job_state", job_id=job, state="cancelled") == 1 and s)(Scrape(at)))
         assert s("titan_jobs", state="running") == 0
-        assert len(s.of(job_id=job)) <= 24, s.of(job_id=job)
+        series = [key for key in s.of(job_id=job) if key[0].startswith("titan_job_")]
+        assert 15 <= len(series) <= 24, series
 
         backup = d.state / "backup.db"
         assert s("titan_backup_timestamp_seconds") is None
@@ -115,6 +117,7 @@ def formats():
         until("it trains", lambda: Scrape(at)("titan_job_loss", job_id=job))
         d.ok("cancel", job)
         d.wait_state(job, "CANCELLED")
+        until("its workers are gone", lambda: not any(name.startswith("titan_worker_") and labels for name, labels in Scrape(at).samples))
         known = table()
         kinds = lambda s: {f.name: f.type for f in s.families}  # noqa: E731
         a, b = Scrape(at), Scrape(at, headers=OPENMETRICS)
@@ -128,16 +131,46 @@ def formats():
             assert f.type == kind and f.documentation, f
             for s in f.samples:
                 assert set(s.labels) - {"le"} == set(labels), s
-        absent = {"titan_backup_timestamp_seconds", "titan_queue_oldest_timestamp_seconds", "titan_job_mfu_ratio", "titan_job_losses_in_window",
+        absent = {"titan_gpu_out_of_use", "titan_gpu_ecc_errors_total", "titan_gpu_xid", "titan_worker_resident_bytes", "titan_worker_cpu_seconds_total",
+                  "titan_worker_step", "titan_backup_timestamp_seconds", "titan_queue_oldest_timestamp_seconds", "titan_job_mfu_ratio", "titan_job_losses_in_window",
                   "titan_job_losses_allowed", "titan_job_checkpoint_timestamp_seconds", "titan_certificate_expiry_timestamp_seconds"}
         shown = {f.name + "_total" * (f.type == "counter") for f in a.families}
-        missing = {name for name, (_, _, who) in known.items() if who != "AGENT"} - shown - absent
+        missing = {name for name in known} - shown - absent
         assert not missing, missing
         if not shutil.which("promtool"):
             print("# no promtool (make deps): its check is left out")
             return
         done = subprocess.run(["promtool", "check", "metrics"], input=a.text, text=True, capture_output=True)
         assert done.returncode == 0 and not done.stdout + done.stderr, done
+
+
+def agents():
+    """an agent on its own: workers by memory, processor and step, starts and ends; with its own list of who may read"""
+    with Coordinator() as c:
+        (c.dir / "n1.toml").write_text(TLS + '[authorization]\nmetrics = ["user:prometheus"]\n' + CALM)
+        c.spawn("n1", "agent", "--join", c.join_file("n1"), "--config", c.dir / "n1.toml", "--slots", 2)
+        until("n1 is ready", lambda: c.nodes().get("n1") == "ready")
+        at, prometheus = place(c.dir / "n1"), trust(own=c.user("prometheus"))
+        assert get(at, "/metrics", trust())[0] == 401 and get(at, "/metrics", trust(own=c.user("eva")))[0] == 403
+        look = lambda: Scrape(at, prometheus)  # noqa: E731
+        s = look()
+        assert s("titan_agent_coordinator_connected") == 1 and s("titan_agent_term") == 1 and s("titan_agent_slots") == 2 and s("titan_coordinator_up") is None
+        assert "spiffe://titan/node/n1" in {dict(key[1]).get("name") for key in s.samples}
+        job = c.ctl("submit", SOURCE / "recipes/tiny.toml", "--set", "training.steps=1000000", "--set", f"training.dataset_path={headers_text(c.dir / 'text')}",
+                    "--set", "elastic.min_workers=1", "--set", "elastic.max_workers=1", "--set", "fault_tolerance.backoff_ms=50").strip()
+        step = lambda s: [v for (name, labels), v in s.samples.items() if name == "titan_worker_step" and dict(labels)["job_id"] == job]  # noqa: E731
+        s = until("a worker trains", lambda: (lambda s: step(s) and step(s)[0] > 2 and s)(look()))
+        labels = next(dict(labels) for name, labels in s.samples if name == "titan_worker_resident_bytes")
+        assert labels["job_id"] == job and s("titan_worker_resident_bytes", **labels) > 1 << 20 and s("titan_worker_cpu_seconds_total", **labels) >= 0
+        assert s("titan_agent_workers") == 1 and s("titan_agent_worker_starts_total") == 1
+        started = [json.loads(line)["detail"] for line in c.ctl("-o", "json", "events", job).splitlines() if '"worker.started"' in line]
+        os.kill(started[0]["pid"], signal.SIGKILL)
+        until("the end is counted, and the next start", lambda: (lambda s: s("titan_agent_worker_ends_total", how="signal") == 1 and
+                                                                 s("titan_agent_worker_starts_total") == 2)(look()))
+        c.ctl("cancel", job)
+        until("no worker is left", lambda: (lambda s: s("titan_agent_workers") == 0 and not s.of(job_id=job))(look()))
+        c.stop("c")
+        until("the coordinator is missed", lambda: look()("titan_agent_coordinator_connected") == 0)
 
 
 def roles():
@@ -196,4 +229,4 @@ def again(at):
 
 
 if __name__ == "__main__":
-    tap(run, formats, roles, hostile)
+    tap(run, formats, agents, roles, hostile)

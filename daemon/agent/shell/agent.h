@@ -54,5 +54,8 @@ void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*d
 void agent_leave(struct agent *a, uint32_t deadline_ms);
 uint32_t agent_workers(const struct agent *a);
 bool agent_connected(const struct agent *a);
+/* Puts the metrics of this node's agent and workers, from memory and /proc. */
+struct exposition;
+void agent_scrape(const struct agent *a, struct exposition *e);
 
 #endif

@@ -72,6 +72,10 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
                                    .last_step = how->last_step,
                                    .out_of_memory = how->out_of_memory};
     (void)!failpoint("agent.exit", NULL);
+    *(how->out_of_memory ? &a->counts.out_of_memory
+      : how->code == 0   ? &a->counts.clean
+      : how->code > 0    ? &a->counts.failed
+                         : &a->counts.signalled) += 1;
     CORE(a, agent_core_exited, w->id, &end);
     char detail[160];
     if (how->signal)
@@ -103,6 +107,7 @@ static void on_worker_message(void *worker, const Titan__Internal__WorkerToAgent
 static void on_worker_not_started(struct worker *w, const struct titan_error *why, void *data)
 {
     struct agent *a = data;
+    a->counts.start_failures++;
     agent_worker_not_started(a, w->job_id, w->id, why);
     comm_segments_sweep(&a->segments, a->workers);
 }
@@ -110,6 +115,7 @@ static void on_worker_not_started(struct worker *w, const struct titan_error *wh
 static void on_worker_started(struct worker *w, void *data)
 {
     struct agent *a = data;
+    a->counts.starts++;
     log_bounds_watch(a->log_bounds);
     CORE(a, agent_core_started, w->id, (int64_t)w->process.pid);
     agent_report_gpus(a);

@@ -16,6 +16,7 @@
  *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
  *   worker_limits.c   a worker's memory, processors   worker_cgroup.c   cgroups that enforce them
  *   installation.c    the state directory's id        spawn_client.c    calls to titan-spawnd
+ *   agent_metrics.c   metrics for Prometheus
  *
  * Jobs' folders are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
  *
@@ -67,6 +68,9 @@ struct agent {
     struct comm_segments segments;
     uv_timer_t close_timer, adoption_timer, tick_timer, sample_timer;
     bool as_users; /* titan-spawnd starts the workers */
+    struct {
+        uint64_t starts, start_failures, clean, failed, signalled, out_of_memory;
+    } counts; /* of workers, since the start */
     bool draining, closing;
     int open_parts; /* agent_close waits for these */
     void (*done)(void *);
