@@ -16,6 +16,7 @@
 #define USER POLICY_BIT(POLICY_USER)
 #define OPERATOR (USER | POLICY_BIT(POLICY_OPERATOR))
 #define ADMIN (OPERATOR | POLICY_BIT(POLICY_ADMIN))
+#define SCRAPER POLICY_BIT(POLICY_SCRAPER)
 #define STRANGER POLICY_BIT(POLICY_UNAUTHENTICATED)
 
 static struct rpc_identity by_uid(uid_t uid, const char *name)
@@ -127,6 +128,45 @@ static void test_no_identity(void **state)
     auth_free(a);
 }
 
+/* Who is listed for metrics alone may read metrics, and nothing else. */
+static void test_scrapers(void **state)
+{
+    (void)state;
+    struct auth_options o = {.private_jobs = false};
+    assert_int_equal(auth_list_add(&o.metrics, "user:prom", NULL), TITAN_OK);
+    assert_int_equal(auth_list_add(&o.metrics, "user:olga", NULL), TITAN_OK);
+    assert_int_equal(auth_list_add(&o.metrics, "uid:1234567", NULL), TITAN_OK);
+    struct auth *a = make(o, "user:ada", "user:olga");
+    assert_int_equal(roles(a, by_cert("spiffe://titan/user/prom")), SCRAPER);
+    assert_int_equal(roles(a, by_cert("spiffe://titan/user/olga")), OPERATOR);
+    assert_int_equal(roles(a, by_cert("spiffe://titan/user/eva")), USER);
+    assert_int_equal(roles(a, by_uid(1234567, "prometheus")), SCRAPER);
+    assert_true(policy_scrapes(SCRAPER) && policy_scrapes(OPERATOR) && policy_scrapes(ADMIN));
+    assert_true(policy_scrapes(POLICY_BIT(POLICY_ANONYMOUS)));
+    assert_false(policy_scrapes(USER) || policy_scrapes(STRANGER) || policy_scrapes(POLICY_BIT(POLICY_NODE)));
+
+    static const struct {
+        const char *name;
+        enum token_role role;
+        unsigned roles;
+    } cases[] = {{"prom", TOKEN_USER, SCRAPER}, {"prom", TOKEN_OPERATOR, OPERATOR}, {"eva", TOKEN_USER, USER}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct token t = {.role = cases[i].role, .expires_at_ms = 5000};
+        struct rpc_identity id = {.kind = RPC_ID_TOKEN, .secure = true};
+        char text[TOKEN_TEXT];
+        (void)snprintf(t.name, sizeof(t.name), "%s", cases[i].name);
+        assert_int_equal(token_make(&t, text, NULL), TITAN_OK);
+        auth_put_token(a, &t, 1000);
+        (void)snprintf(id.name, sizeof(id.name), "%s", t.id);
+        assert_int_equal(roles(a, id), cases[i].roles);
+    }
+
+    /* The list can be taken away. */
+    auth_reload(a, &(struct auth_options){.private_jobs = false});
+    assert_int_equal(roles(a, by_cert("spiffe://titan/user/prom")), USER);
+    auth_free(a);
+}
+
 static void test_tokens(void **state)
 {
     (void)state;
@@ -202,8 +242,9 @@ static void test_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_uids),        cmocka_unit_test(test_groups), cmocka_unit_test(test_certificates),
-        cmocka_unit_test(test_no_identity), cmocka_unit_test(test_tokens), cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_uids),        cmocka_unit_test(test_groups),   cmocka_unit_test(test_certificates),
+        cmocka_unit_test(test_no_identity), cmocka_unit_test(test_scrapers), cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
