@@ -62,7 +62,7 @@ def alerts():
     tested = set(re.findall(r"alertname: (\w+)", TESTS.read_text()))
     assert tested == set(rules()), tested ^ set(rules())
     if not PROMTOOL:
-        return "no promtool (make deps)"
+        return "no promtool (Debian's prometheus)"
     for args in (("check", "rules", RULES), ("test", "rules", TESTS)):
         done = command(PROMTOOL, *args)
         assert done.code == 0, done
@@ -98,7 +98,7 @@ def board():
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
     assert len({p["id"] for p in made["panels"]}) == len(made["panels"])
     if not PROMTOOL:
-        return "no promtool (make deps)"
+        return "no promtool (Debian's prometheus)"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "board.yml"
         recorded = [{"record": f"q{i}", "expr": q.replace("$instance", ".*").replace("$job", ".*")} for i, (_, q) in enumerate(queries())]
@@ -116,7 +116,7 @@ SILENT = {"Longest wait, by priority", "Certificates end in", "Agents without a 
 def live():
     """Prometheus scrapes a run that loses a worker: every query of the board has data, and when the daemon is gone the alert for it fires alone"""
     if not shutil.which("prometheus"):
-        return "no prometheus (make deps)"
+        return "no prometheus (Debian's)"
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack, dev(PLAIN, pace_ms=20) as (d, at):
         folder = Path(folder)
         with socket.create_server(("127.0.0.1", 0)) as s:

@@ -138,7 +138,7 @@ def formats():
         missing = {name for name in known} - shown - absent
         assert not missing, missing
         if not shutil.which("promtool"):
-            print("# no promtool (make deps): its check is left out")
+            print("# no promtool (Debian's prometheus): its check is left out")
             return
         done = subprocess.run(["promtool", "check", "metrics"], input=a.text, text=True, capture_output=True)
         assert done.returncode == 0 and not done.stdout + done.stderr, done
