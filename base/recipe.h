@@ -188,6 +188,7 @@ struct recipe {
         int64_t error_reset;           /* steps after which errors are zeroed; 0 = never */
         char fsdp_bucketing[16];       /* "block" or "off" (one unit per bucket), "greedy" (by the cost model) */
         char fsdp_gather_codec[8];     /* in what form gathered weights travel: "none", or a codec of weight_codes.h */
+        char fsdp_gather_levels[8];    /* of these codes: "uniform", "learned" */
         bool fsdp_reorder;             /* gathers are issued early, so that compute hides them */
         /* What replicas send each other of a step: "all_reduce" the gradients, or parts of their directions ("demo",
          * "random", "striding", "full"), while each keeps the rest in a residual of its own. */

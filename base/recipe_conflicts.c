@@ -30,6 +30,8 @@ const struct recipe_conflict recipe_conflicts[] = {
      "a scale per row or column fits one of a weight's two products: use \"tensorwise\" or \"scalify\""},
     {"float8.enable_fsdp_float8_all_gather = true with model.float8 = true", "parallelism.fsdp_gather_codec",
      "a gathered weight has one code: leave one of the two out"},
+    {"parallelism.fsdp_gather_levels = \"learned\"", "parallelism.fsdp_gather_codec other than \"int6\" and \"int4\"",
+     "16 or 64 levels are learned: use one of the two, or \"uniform\""},
     /* gradients that are reduced */
     {"parallelism.fsdp_reduce_codec other than \"none\" and \"f32\"", "numerics.canonical = true",
      "what codes lose depends on the number of workers: use \"f32\" or \"none\""},

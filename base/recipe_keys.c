@@ -376,6 +376,10 @@ const struct setting recipe_keys[] = {
         "In what form gathered matrices travel: as they are (\"none\"), or in 8.06, 6.06 or 4.06 bits a value, rounded "
         "by one random shift a unit and step. All ranks compute with what the codes stand for; masters, checkpoints and "
         "evaluations are as without codes."),
+    KEY(parallelism, fsdp_gather_levels, STRING, .choices = "uniform|learned", .initial = "\"uniform\"",
+        .flags = KEY_TITAN, .doc =
+        "Which values the codes of \"int6\" and \"int4\" stand for: evenly spaced ones, or \"learned\", in each step and "
+        "for each layer: close where many weights are."),
     KEY(parallelism, fsdp_reduce, STRING, .choices = "default|microbatch|step", .initial = "\"default\"",
         .flags = KEY_TITAN, .doc =
         "When gradients are reduced: after each microbatch, for less memory, or once a step, for less communication. "

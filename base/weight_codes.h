@@ -10,6 +10,16 @@
  * 0. The one who decodes needs no shift. The shift is a function of seed, step and unit: every rank, and a rank that
  * repeats the step, makes the same codes.
  *
+ * Learned levels (QSDP's too) lie where a unit's values are dense. With f = (x - lo) / (hi - lo), ranks count in which
+ * of WEIGHT_BINS bins the values of all buckets lie: whole numbers, whose sum over ranks has no order. Of n = 2^b
+ * levels the first are as dense as the 3/8th power of the counts of WEIGHT_GROUP bins each (best for large n is the
+ * cube root: Panter and Dite 1951). Then each of WEIGHT_TURNS turns moves every level to the mean of its cell, what is
+ * nearest to it, with a bin's values spread evenly: gradient descent on the sum of squares, with the step that ends in
+ * the cell's least. The shift moves learned levels l_j as it moves even ones, by (1/2 - xi) of a gap: a code is at
+ * least j where f >= bound_j = l_j-1 + (1 - xi) (l_j - l_j-1) value of a code = lo + (hi - lo) (l_j + (1/2 - xi) gap),
+ * gap that to l_j+1 for xi < 1/2, that from l_j-1 else Within a gap the mean over xi is the value itself. Even levels
+ * give the lattice above.
+ *
  * A bucket whose values are equal, or closer than 2^-100, has unit 0 and all its values are lo. A bucket with a value
  * that is not finite decodes to NaN, so that the step is skipped. All arithmetic is fp32 with explicit fused products,
  * so every device makes the same bits. tests/golden/weight_codes_reference.py has the same in NumPy.
@@ -40,8 +50,18 @@ enum weight_codec { WEIGHTS_WHOLE, WEIGHTS_INT8, WEIGHTS_INT6, WEIGHTS_INT4, WEI
 #define WEIGHT_BUCKET 1024 /* most values of a bucket; a smaller bucket is a multiple of WEIGHT_BUCKET_MIN values */
 #define WEIGHT_BUCKET_MIN 64
 
+#define WEIGHT_BINS 1024
+#define WEIGHT_LEVELS 64 /* most learned levels */
+#define WEIGHT_GROUP 16  /* bins */
+#define WEIGHT_TURNS 8
+
+/* With learned levels: lo, and hi - lo. */
 struct weight_bucket {
     float base, unit;
+};
+/* Of all bins before one: how many values lie in them, and the integral of 2 x over these. */
+struct weight_sums {
+    double count, twice;
 };
 
 /* Bits of a code; WEIGHTS_WHOLE has none. */
@@ -123,6 +143,104 @@ WEIGHT_INLINE int32_t weight_encode(float value, const struct weight_scale *s)
 WEIGHT_INLINE float weight_decode(uint32_t code, struct weight_bucket b)
 {
     return fmaf((float)(int32_t)code, b.unit, b.base);
+}
+
+/* --- learned levels ----------------------------------------------------------------------------------------------- */
+
+/* As weight_bucket_of(). ret->inverse becomes 1 / (hi - lo). */
+WEIGHT_INLINE struct weight_bucket weight_bucket_by(int32_t low, int32_t high, struct weight_scale *ret)
+{
+    struct weight_bucket b = weight_bucket_of(low, high, WEIGHTS_INT4, 0.5f, ret);
+
+    if (ret->inverse > 0.0f) {
+        b.unit = weight_ordered(high) - ret->lo;
+        ret->inverse = 1.0f / b.unit;
+    }
+    return b;
+}
+
+/* The bin of a value; s->inverse is not 0. */
+WEIGHT_INLINE int32_t weight_bin(float value, const struct weight_scale *s)
+{
+    const int32_t bin = (int32_t)((value - s->lo) * s->inverse * (float)WEIGHT_BINS);
+    return bin < WEIGHT_BINS ? bin : WEIGHT_BINS - 1;
+}
+
+/* The sums before bin i + 1 from those before bin i, which has so many values. Products that are added are fused in
+ * words, so that no compiler does more. */
+WEIGHT_INLINE struct weight_sums weight_sums_next(struct weight_sums s, int i, double count)
+{
+    s.count += count;
+    s.twice = fma(count, (double)(2 * i + 1), s.twice);
+    return s;
+}
+
+/* Where the j-th of n levels begins, in bins. sums (WEIGHT_BINS + 1), from no bin on. */
+WEIGHT_INLINE float weight_level_first(const struct weight_sums *sums, int j, int n)
+{
+    double all = 0, before = 0, to = 0;
+
+    for (int look = 0; look < 2; look++, before = 0) /* finds the sum, then the place of its part */
+        for (int i = 0; i < WEIGHT_BINS; i += WEIGHT_GROUP) {
+            const double root = sqrt(sqrt(sqrt(sums[i + WEIGHT_GROUP].count - sums[i].count)));
+            const double next = fma(root * root, root, before);
+            if (look == 1 && next > to)
+                return (float)fma((to - before) / (next - before), (double)WEIGHT_GROUP, (double)i);
+            before = next;
+            all = look == 0 ? next : all;
+            to = (double)(2 * j + 1) * all / (double)(2 * n);
+        }
+    return (float)(j * WEIGHT_BINS) / (float)(n - 1); /* there are no values */
+}
+
+/* The count and integral up to a place in bins. */
+WEIGHT_INLINE struct weight_sums weight_sums_to(const struct weight_sums *sums, float place)
+{
+    const int i = place < (float)WEIGHT_BINS ? (int)place : WEIGHT_BINS - 1;
+    const double part = (double)place - (double)i, count = sums[i + 1].count - sums[i].count;
+    struct weight_sums s = sums[i];
+
+    s.count = fma(part, count, s.count);
+    s.twice = fma(part * count, (double)(2 * i) + part, s.twice);
+    return s;
+}
+
+/* Where the j-th level goes in a turn. A level without values stays. */
+WEIGHT_INLINE float weight_level(const struct weight_sums *sums, const float *level, int j, int n)
+{
+    const struct weight_sums from = weight_sums_to(sums, j > 0 ? (level[j - 1] + level[j]) * 0.5f : 0.0f);
+    const struct weight_sums to =
+        weight_sums_to(sums, j < n - 1 ? (level[j] + level[j + 1]) * 0.5f : (float)WEIGHT_BINS);
+    const double count = to.count - from.count;
+
+    return count > 0 ? (float)((to.twice - from.twice) / (2 * count)) : level[j];
+}
+
+/* The j-th bound and value of a table: n bounds, of which the first is not used, and n values, in parts of the bucket's
+ * range. */
+WEIGHT_INLINE void weight_table(const float *level, int j, int n, float shift, float *table)
+{
+    const int up = j == n - 1 ? 0 : j == 0 ? 1 : shift < 0.5f;
+    const float gap = up ? level[j + 1] - level[j] : level[j] - level[j - 1];
+
+    table[j] = j > 0 ? fmaf(1.0f - shift, level[j] - level[j - 1], level[j - 1]) * (1.0f / (float)WEIGHT_BINS) : 0.0f;
+    table[n + j] = fmaf(0.5f - shift, gap, level[j]) * (1.0f / (float)WEIGHT_BINS);
+}
+
+/* n: a power of two. */
+WEIGHT_INLINE int32_t weight_encode_by(float value, const struct weight_scale *s, const float *table, int n)
+{
+    const float part = (value - s->lo) * s->inverse;
+    int32_t code = 0;
+
+    for (int step = n / 2; step > 0; step /= 2)
+        code += part >= table[code + step] ? step : 0;
+    return code;
+}
+
+WEIGHT_INLINE float weight_decode_by(uint32_t code, struct weight_bucket b, const float *table, int n)
+{
+    return fmaf(table[n + (int)code], b.unit, b.base);
 }
 
 #ifndef __cplusplus

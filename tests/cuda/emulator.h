@@ -153,6 +153,11 @@ static inline unsigned long long atomicAdd(unsigned long long *to, unsigned long
     return __atomic_fetch_add(to, x, __ATOMIC_RELAXED);
 }
 
+static inline int atomicAdd(int *to, int x)
+{
+    return __atomic_fetch_add(to, x, __ATOMIC_RELAXED);
+}
+
 static inline unsigned atomicMax(unsigned *to, unsigned x)
 {
     unsigned old = *to;

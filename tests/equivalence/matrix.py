@@ -58,7 +58,7 @@ NUMBERS = {"layers": "model.n_layers", "dim": "model.dim", "heads": "model.n_hea
            "value_dim": "model.v_head_dim", "groups": "model.n_expert_groups", "limited": "model.n_limited_groups",
            "group_top": "model.group_top_k", "rope": "model.rope_scaling", "original": "model.rope_original_length",
            "batch": "training.global_batch_size", "seq": "training.seq_len", "masked": "training.block_causal",
-           "clip": "training.max_norm", "float8": "model.float8", "mxfp8": "model.mxfp8", "scales": "float8.recipe_name", "refresh": "float8.scalify_refresh", "switchback": "model.switchback", "variant": "switchback.variant", "kept": "switchback.mem_efficient", "seed": "training.seed", "gather": "parallelism.fsdp_gather_codec", "canonical": "numerics.canonical",
+           "clip": "training.max_norm", "float8": "model.float8", "mxfp8": "model.mxfp8", "scales": "float8.recipe_name", "refresh": "float8.scalify_refresh", "switchback": "model.switchback", "variant": "switchback.variant", "kept": "switchback.mem_efficient", "seed": "training.seed", "gather": "parallelism.fsdp_gather_codec", "levels": "parallelism.fsdp_gather_levels", "canonical": "numerics.canonical",
            "forced": "debug.moe_force_load_balance", "overflow": "moe.overflow", "capacity": "moe.capacity_factor"}
 # What must not.
 LAYOUT = {"schedule": "parallelism.pipeline_parallel_schedule",

@@ -16,7 +16,8 @@ from titan import BIN, SOURCE, deadline  # noqa: E402
 
 TINY = SOURCE / "recipes/tiny.toml"
 SAME_BITS = [("gather=int8", "dps3"), ("gather=int4", "dpr2 dps2 reshard=always ac=full"), ("qwen pp2 gather=int6", "dps2"),
-             ("moe gather=int6", "dps4 ep4")]
+             ("moe gather=int6", "dps4 ep4"), ("gather=int4 levels=learned", "dpr2 dps2 reshard=always ac=full"),
+             ("qwen pp2 gather=int6 levels=learned", "dps2"), ("moe gather=int4 levels=learned", "dps4 ep4")]
 count = failed = 0
 
 
@@ -48,22 +49,26 @@ def main():
     few = ("checkpoint.enable=false", "training.steps=60", "metrics.log_freq=1")
     with tempfile.TemporaryDirectory(prefix="titan-few-bits-") as folder:
         ends = {}
-        for codec in ("none", "int8", "int6", "int4"):
-            lines, said, _ = run(3, f"{folder}/{codec}", *few, f"parallelism.fsdp_gather_codec={codec}")
+        for codec in ("none", "int8", "int6", "int4", "int6 learned", "int4 learned"):
+            name, *learned = codec.split()
+            levels = [f"parallelism.fsdp_gather_levels={word}" for word in learned]
+            lines, said, _ = run(3, f"{folder}/{codec}", *few, f"parallelism.fsdp_gather_codec={name}", *levels)
             ends[codec] = sum(line["loss"] for line in lines[-10:]) / 10 if lines else float("inf")
             ok(len(lines) == 60, f"{codec}: 60 steps on three ranks", said[-400:])
-        ok(len(set(ends.values())) == 4, "each codec computes with values of its own", ends)
-        ok(all(abs(ends[c] - ends["none"]) <= most for c, most in (("int8", 0.01), ("int6", 0.03), ("int4", 0.1))),
+        ok(len(set(ends.values())) == 6, "each codec computes with values of its own", ends)
+        ok(all(abs(ends[c] - ends["none"]) <= most for c, most in (("int8", 0.01), ("int6", 0.03), ("int4", 0.1), ("int6 learned", 0.03), ("int4 learned", 0.1))),
            "losses end near the one without codes", ends)
 
         # Stopped after 4 steps on two ranks, resumed on three.
-        exact = ("numerics.canonical=true", "parallelism.fsdp_gather_codec=int4", "lr_scheduler.warmup_steps=0", "lr_scheduler.decay_ratio=0.0",
-                 "metrics.log_freq=1", "checkpoint.interval=4", "checkpoint.async_mode=disabled")
-        whole = run(1, f"{folder}/whole", *exact, "training.steps=8")[0]
-        run(2, f"{folder}/parts", *exact, "training.steps=4")
-        lines, said, _ = run(3, f"{folder}/parts", *exact, "training.steps=8")
-        ok([(line["step"], line["loss"]) for line in lines[-4:]] == [(line["step"], line["loss"]) for line in whole[-4:]] and len(whole) == 8,
-           "stopped on two ranks and resumed on three: the bits of one rank that never stopped", said[-400:])
+        for levels in ("uniform", "learned"):
+            exact = ("numerics.canonical=true", "parallelism.fsdp_gather_codec=int4", f"parallelism.fsdp_gather_levels={levels}",
+                     "lr_scheduler.warmup_steps=0", "lr_scheduler.decay_ratio=0.0", "metrics.log_freq=1", "checkpoint.interval=4",
+                     "checkpoint.async_mode=disabled")
+            whole = run(1, f"{folder}/whole-{levels}", *exact, "training.steps=8")[0]
+            run(2, f"{folder}/parts-{levels}", *exact, "training.steps=4")
+            lines, said, _ = run(3, f"{folder}/parts-{levels}", *exact, "training.steps=8")
+            ok([(line["step"], line["loss"]) for line in lines[-4:]] == [(line["step"], line["loss"]) for line in whole[-4:]] and len(whole) == 8,
+               f"{levels} levels, stopped on two ranks and resumed on three: the bits of one rank that never stopped", said[-400:])
 
         held = ("validation.enable=true", "validation.freq=1", "validation.steps=2", f"validation.dataset_path={SOURCE / 'base'}",
                 "training.steps=1", "optimizer.lr=1e-30", "checkpoint.enable=false")

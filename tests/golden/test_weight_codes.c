@@ -252,10 +252,112 @@ static void test_any_bytes(void **state)
     }
 }
 
+/* Learned levels: the reference's counts, table, codes and values. The second rank's counts lie behind a gap. */
+static void test_learned(void **state)
+{
+    enum { LD = WEIGHT_BINS + 7 };
+    struct json *const file = reference();
+    int cases = 0;
+
+    (void)state;
+    for (const struct json *c = json_get(file, "learned")->first; c; c = c->next, cases++) {
+        static float x[N] __attribute__((aligned(64))), y[N] __attribute__((aligned(64)));
+        static int32_t counts[LD + WEIGHT_BINS], own[WEIGHT_BINS];
+        float table[2 * WEIGHT_LEVELS];
+        struct weight_encode_args a = {.x = x,
+                                       .dt = DTYPE_F32,
+                                       .codec = weight_codec_find(json_string(c, "codec", "")),
+                                       .bucket = json_get(c, "bucket")->integer,
+                                       .table = table};
+        int rank = 0, entry = 0, at = 0;
+        size_t bytes;
+        for (const struct json *v = json_get(c, "values")->first; v; v = v->next)
+            x[a.n++] = bits_of(v);
+        for (const struct json *r = json_get(c, "counts")->first; r; r = r->next, rank++, at = 0)
+            for (const struct json *v = r->first; v; v = v->next)
+                counts[rank * LD + at++] = (int32_t)v->integer;
+        memset(own, 0, sizeof own);
+        must(device.ops->weight_count(stream, own, &a), NULL);
+        must(device.ops->weight_learn(stream, ARGS(weight_learn, .table = table, .counts = counts, .ranks = 2, .ld = LD,
+                                                   .codec = a.codec, .shift = bits_of(json_get(c, "shift")))),
+             NULL);
+        _cleanup_free_ uint8_t *codes = a.codes = piece_of(a.codec, a.n, a.bucket, &bytes);
+        must(device.ops->weight_encode(stream, &a), NULL);
+        must(device.ops->weight_decode(stream,
+                                       ARGS(weight_decode, .out = y, .codes = codes, .dt = DTYPE_F32, .codec = a.codec,
+                                            .table = table, .pieces = 1, .n = a.n, .bucket = a.bucket)),
+             NULL);
+        must(device.ops->stream_sync(stream, NULL), NULL);
+        assert_memory_equal(own, counts, sizeof own);
+        for (const struct json *v = json_get(c, "table")->first; v; v = v->next, entry++) {
+            const float want = bits_of(v);
+            if (memcmp(&want, &table[entry], sizeof want) != 0)
+                fail_msg("case %d: entry %d is %a, should be %a", cases, entry, (double)table[entry], (double)want);
+        }
+        assert_int_equal(entry, 2 << weight_bits(a.codec));
+        const char *const want = json_string(c, "piece", "");
+        assert_int_equal(strlen(want), 2 * bytes);
+        for (size_t i = 0; i < bytes; i++) {
+            char hex[3];
+            (void)snprintf(hex, sizeof hex, "%02x", codes[i]);
+            if (memcmp(hex, want + 2 * i, 2) != 0)
+                fail_msg("case %d: byte %zu is %s, should be %.2s", cases, i, hex, want + 2 * i);
+        }
+        at = 0;
+        for (const struct json *v = json_get(c, "decoded")->first; v; v = v->next, at++) {
+            const float value = bits_of(v);
+            assert_memory_equal(&value, &y[at], sizeof value);
+        }
+        assert_int_equal(at, a.n);
+    }
+    assert_int_equal(cases, 4);
+    json_free(file);
+}
+
+/* Any counts of other ranks give finite levels in order, and any codes finite values by them. */
+static void test_any_counts(void **state)
+{
+    unsigned draw = (unsigned)seeded_seed(0);
+
+    (void)state;
+    for (int round = 0; round < 100; round++) {
+        static int32_t counts[3 * WEIGHT_BINS];
+        const enum weight_codec codec = round % 2 ? WEIGHTS_INT6 : WEIGHTS_INT4;
+        const int n = 1 << weight_bits(codec);
+        float table[2 * WEIGHT_LEVELS], out[WEIGHT_BUCKET];
+        struct weight_bucket *numbers;
+        size_t bytes;
+        for (int i = 0; i < 3 * WEIGHT_BINS; i++) /* none, few, many, and those of a rank that lies */
+            counts[i] = round < 2 ? 0 : round < 40 && rand_r(&draw) % 50 ? 0 : (int32_t)((unsigned)rand_r(&draw) * 3u);
+        must(device.ops->weight_learn(stream, ARGS(weight_learn, .table = table, .counts = counts, .ranks = 3,
+                                                   .ld = WEIGHT_BINS, .codec = codec,
+                                                   .shift = weight_shift(1, (uint64_t)round, 0))),
+             NULL);
+        _cleanup_free_ uint8_t *codes = piece_of(codec, WEIGHT_BUCKET, WEIGHT_BUCKET, &bytes);
+        for (size_t i = 0; i < bytes; i++)
+            codes[i] = (uint8_t)rand_r(&draw);
+        numbers = (void *)codes;
+        *numbers = (struct weight_bucket){-1.0f, 2.0f};
+        must(device.ops->weight_decode(stream,
+                                       ARGS(weight_decode, .out = out, .codes = codes, .dt = DTYPE_F32, .codec = codec,
+                                            .table = table, .pieces = 1, .n = WEIGHT_BUCKET, .bucket = WEIGHT_BUCKET)),
+             NULL);
+        must(device.ops->stream_sync(stream, NULL), NULL);
+        for (int j = 1; j < n; j++)
+            assert_true(table[n + j] >= table[n + j - 1] && (j == 1 || table[j] >= table[j - 1]));
+        assert_true(table[n] > -1 && table[2 * n - 1] < 2);
+        for (int i = 0; i < WEIGHT_BUCKET; i++)
+            assert_true(out[i] >= -3 && out[i] <= 3);
+    }
+    assert_int_equal(device.ops->weight_learn(stream, ARGS(weight_learn, .codec = WEIGHTS_INT8, .ld = WEIGHT_BINS)),
+                     TITAN_EINVAL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_shifts),
-                                       cmocka_unit_test(test_error), cmocka_unit_test(test_unbiased),
-                                       cmocka_unit_test(test_any_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),    cmocka_unit_test(test_shifts),
+                                       cmocka_unit_test(test_error),     cmocka_unit_test(test_unbiased),
+                                       cmocka_unit_test(test_any_bytes), cmocka_unit_test(test_learned),
+                                       cmocka_unit_test(test_any_counts)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -5,9 +5,11 @@
     tests/golden/weight_codes_reference.py          (needs numpy; the tests only read the file)
 
 Values are fp32, given by their bits. "pieces" has values, the runs of them that have no codes, the piece that a rank sends, in hex, and
-what it decodes to; "shifts" has shifts of units and steps. The codes are held against QSDP's random-shift lattice in fp64, and the mean
+what it decodes to; "shifts" has shifts of units and steps; "learned" has values, in which bins they lie, the table of learned levels from the
+counts of two ranks, and the piece by these levels. The codes are held against QSDP's random-shift lattice in fp64, and the mean
 over shifts against the values."""
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +64,108 @@ def encode(x, coded, codec, bucket, shift):
     packed = np.packbits(np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :BITS[codec]].reshape(-1), bitorder="little").tobytes()
     numbers = np.array(numbers, F32).tobytes()
     return numbers.ljust(up(len(numbers)), b"\0") + packed.ljust(up(len(packed)), b"\0"), np.concatenate(decoded)
+
+
+BINS, GROUP, TURNS = 1024, 16, 8
+
+
+def parts(x, bucket):
+    """Each bucket's (lo, range), and the values' parts of it, rounded as a device rounds."""
+    for at in range(0, len(x), bucket):
+        v = x[at:at + bucket]
+        lo, span = v.min(), F32(v.max() - v.min())
+        yield lo, span, (v - lo) * (F32(1) / span)
+
+
+def count(x, bucket):
+    return sum(np.bincount(np.minimum((f * F32(BINS)).astype(np.int64), BINS - 1), minlength=BINS) for _, _, f in parts(x, bucket))
+
+
+def fma64(a, b, c):
+    """Rounded once."""
+    return np.float64(float(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))))
+
+
+def learn(counts, n):
+    """Levels in bins: first as dense as the 3/8th power of the counts of 16 bins, then each goes to the mean of its cell."""
+    counts = [np.float64(int(c)) for c in counts]
+    count, twice, root = [np.float64(0)], [np.float64(0)], [np.float64(0)]  # root: of groups
+    for b, c in enumerate(counts):
+        count.append(count[-1] + c)
+        twice.append(fma64(c, 2 * b + 1, twice[-1]))
+    for b in range(0, BINS, GROUP):
+        r = np.sqrt(np.sqrt(np.sqrt(count[b + GROUP] - count[b])))
+        root.append(fma64(r * r, r, root[-1]))
+
+    def to(place):
+        i = int(place) if place < BINS else BINS - 1
+        part, c = np.float64(place) - i, count[i + 1] - count[i]
+        return fma64(part, c, count[i]), fma64(part * c, 2 * i + part, twice[i])
+
+    level = []
+    for j in range(n):
+        goal = np.float64(2 * j + 1) * root[-1] / np.float64(2 * n)
+        i = int(np.searchsorted(root[1:], goal, side="right"))
+        level.append(F32(fma64((goal - root[i]) / (root[i + 1] - root[i]), GROUP, GROUP * i)))
+    for _ in range(TURNS):
+        ends = [to(F32(0))] + [to((level[j] + level[j + 1]) * F32(0.5)) for j in range(n - 1)] + [to(F32(BINS))]
+        level = [F32((ends[j + 1][1] - ends[j][1]) / (2 * (ends[j + 1][0] - ends[j][0]))) if ends[j + 1][0] > ends[j][0] else level[j] for j in range(n)]
+    return level
+
+
+def table_of(level, shift):
+    """(bounds, values), in parts of a bucket's range."""
+    n = len(level)
+    bounds = [F32(0)] + [fma(F32(1) - shift, level[j] - level[j - 1], level[j - 1]) / F32(BINS) for j in range(1, n)]
+    values = []
+    for j in range(n):
+        up = j == 0 or (j < n - 1 and shift < F32(0.5))
+        gap = level[j + 1] - level[j] if up else level[j] - level[j - 1]
+        values.append(fma(F32(0.5) - shift, gap, level[j]) / F32(BINS))
+    return np.array(bounds, F32), np.array(values, F32)
+
+
+def encode_by(x, codec, bucket, table):
+    bounds, values = table
+    numbers, codes, decoded = [], [], []
+    for lo, span, f in parts(x, bucket):
+        c = (f[:, None] >= bounds[None, 1:]).sum(axis=1).astype(np.uint8)
+        numbers += [lo, span]
+        codes.append(c)
+        decoded.append(fma(values[c], span, lo))
+    codes = np.concatenate(codes)
+    packed = np.packbits(np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :BITS[codec]].reshape(-1), bitorder="little").tobytes()
+    numbers = np.array(numbers, F32).tobytes()
+    return numbers.ljust(up(len(numbers)), b"\0") + packed.ljust(up(len(packed)), b"\0"), np.concatenate(decoded)
+
+
+def learned(rng):
+    """Cases, and that levels do what they are for: fewer squares than even ones, and a mean over shifts that is the value itself."""
+    cases = []
+    for codec in ("int6", "int4"):
+        for kind in ("normal", "two hills"):
+            x = rng.normal(size=256).astype(F32) * F32(0.02)
+            if kind == "two hills":
+                x += np.where(np.arange(256) % 3, F32(0.3), F32(-0.3))
+            first, second = count(x, 64), count(x[::-1].copy() * F32(3), 128)
+            level = learn(first + second, 2 ** BITS[codec])
+            shift = F32((int(rng.integers(1 << 23)) + 0.5) / (1 << 23))
+            piece, decoded = encode_by(x, codec, 64, table_of(level, shift))
+            cases.append({"codec": codec, "bucket": 64, "shift": int(bits(shift)[0]), "values": bits(x).tolist(),
+                          "counts": [first.tolist(), second.tolist()], "table": np.concatenate([bits(t) for t in table_of(level, shift)]).tolist(),
+                          "piece": piece.hex(), "decoded": bits(decoded).tolist()})
+    x = rng.normal(size=4096).astype(F32)
+    for codec, least in (("int4", 0.7), ("int6", 0.75)):
+        level, squares, mean, shifts = learn(count(x, 1024), 2 ** BITS[codec]), [0, 0], np.zeros(len(x)), (np.arange(64) + 0.5) / 64
+        for shift in shifts.astype(F32):
+            by = encode_by(x, codec, 1024, table_of(level, shift))[1]
+            even = encode(x, np.ones(len(x), bool), codec, 1024, shift)[1]
+            squares = [s + float(((y.astype(np.float64) - x) ** 2).sum()) for s, y in zip(squares, (by, even))]
+            mean += (by.astype(np.float64) - x) / len(shifts)
+        print(codec, "squares by learned levels, of those by even ones:", squares[0] / squares[1])
+        assert squares[0] < least * squares[1], (codec, squares)
+        assert abs(mean).mean() < 0.02 * x.std(), (codec, abs(mean).mean())
+    return cases
 
 
 def philox(key, counter):
@@ -139,7 +243,7 @@ def main():
                        "values": bits(x).tolist(), "piece": piece.hex(), "decoded": bits(decoded).tolist()})
     shifts = [{"seed": s, "step": t, "unit": u, "shift": int(bits(shift_of(s, t, u))[0])}
               for s, t, u in ((0, 0, 0), (42, 1, 0), (42, 1, 1), (42, 2, 1), (7, 123456789012, 33))]
-    Path(__file__).with_name("weight_codes.json").write_text(json.dumps({"pieces": pieces, "shifts": shifts}) + "\n")
+    Path(__file__).with_name("weight_codes.json").write_text(json.dumps({"pieces": pieces, "shifts": shifts, "learned": learned(rng)}) + "\n")
 
 
 if __name__ == "__main__":

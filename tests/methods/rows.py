@@ -48,6 +48,8 @@ ROWS = [
     # Canonical: one rank computes with what the codes stand for, as any number of ranks does.
     Row("Weights in 8 bits", (0.008, 0.016, 0.032), {"parallelism.fsdp_gather_codec": "int8", "numerics.canonical": "true"}, 0.02),
     Row("Weights in 4 bits", (0.004, 0.008, 0.016), {"parallelism.fsdp_gather_codec": "int4", "numerics.canonical": "true"}, 0.08),
+    Row("Weights in 4 bits, learned levels", (0.004, 0.008, 0.016),
+        {"parallelism.fsdp_gather_codec": "int4", "parallelism.fsdp_gather_levels": "learned", "numerics.canonical": "true"}, 0.08),
     # Products in float8: those of the layers, with scales of the operands at hand, and with static ones.
     Row("Float8, tensorwise", (0.008, 0.016, 0.032), {"model.float8": "true"}, 0.02),
     Row("Scalify", (0.004, 0.008, 0.016), {"model.float8": "true", "float8.recipe_name": "scalify"}, 0.02),

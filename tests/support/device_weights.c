@@ -7,8 +7,8 @@
 #include "support/device_checker.h"
 #include "support/device_ops.h"
 
-/* A piece by the header's functions, value by value. */
-static void encode_simply(const struct weight_encode_args *a, const double *x, uint8_t *ret)
+/* A piece by the header's functions, value by value. counts, if not NULL, gets where the values lie (weight_count). */
+static void encode_simply(const struct weight_encode_args *a, const double *x, uint8_t *ret, int32_t *counts)
 {
     const int bits = weight_bits(a->codec);
 
@@ -26,10 +26,16 @@ static void encode_simply(const struct weight_encode_args *a, const double *x, u
             low = coded[i - from] && order < low ? order : low;
             high = coded[i - from] && order > high ? order : high;
         }
-        const struct weight_bucket b = weight_bucket_of(low, high, a->codec, a->shift, &scale);
+        const struct weight_bucket b = a->table || counts ? weight_bucket_by(low, high, &scale)
+                                                          : weight_bucket_of(low, high, a->codec, a->shift, &scale);
         memcpy(ret + k * (int64_t)sizeof b, &b, sizeof b);
         for (int64_t i = from; i < to; i++) {
-            const int32_t code = coded[i - from] && scale.inverse > 0 ? weight_encode((float)x[i], &scale) : 0;
+            const bool has_code = coded[i - from] && scale.inverse > 0;
+            const int32_t code = !has_code  ? 0
+                                 : a->table ? weight_encode_by((float)x[i], &scale, a->table, 1 << bits)
+                                            : weight_encode((float)x[i], &scale);
+            if (has_code && counts)
+                counts[weight_bin((float)x[i], &scale)]++;
             for (int bit = 0; bit < bits; bit++)
                 ret[weight_codes_begin(a->n, a->bucket) + (i * bits + bit) / 8] |=
                     (uint8_t)((code >> bit & 1) << (i * bits + bit) % 8);
@@ -52,10 +58,83 @@ static void decode_simply(const struct weight_decode_args *a, const uint8_t *cod
                                        (i * bits + bit) % 8 &
                                    1)
                         << bit;
-            const float y = weight_decode(code, b);
+            const float y = a->table ? weight_decode_by(code, b, a->table, 1 << bits) : weight_decode(code, b);
             ret[p * a->n + i] = (double)(a->dt == DTYPE_BF16 ? from_bf16(to_bf16(y)) : y);
         }
     }
+}
+
+/* The table that counts of two ranks give, by the header's functions. */
+static void learn_simply(const int32_t *counts, enum weight_codec codec, float shift, float *table)
+{
+    struct weight_sums sums[WEIGHT_BINS + 1] = {{0, 0}};
+    float level[2][WEIGHT_LEVELS];
+    const int n = 1 << weight_bits(codec);
+
+    for (int b = 0; b < WEIGHT_BINS; b++)
+        sums[b + 1] = weight_sums_next(sums[b], b, (double)counts[b] + (double)counts[WEIGHT_BINS + b]);
+    for (int j = 0; j < n; j++)
+        level[0][j] = weight_level_first(sums, j, n);
+    for (int turn = 0; turn < WEIGHT_TURNS; turn++)
+        for (int j = 0; j < n; j++)
+            level[(turn + 1) % 2][j] = weight_level(sums, level[turn % 2], j, n);
+    for (int j = 0; j < n; j++)
+        weight_table(level[WEIGHT_TURNS % 2], j, n, shift, table);
+}
+
+static void learned_case(struct checker *c, enum dtype dt, enum weight_codec codec, int64_t n, int64_t bucket, int runs)
+{
+    const size_t bytes = (size_t)weight_codes_bytes(codec, n, bucket), counted = 2 * WEIGHT_BINS * sizeof(int32_t);
+    struct tensor x = noise(c, n, dt, 0.02), out = empty(c, n, dt);
+    uint8_t *const codes = device_memory(c, bytes), *const got = malloc(bytes), *const want = malloc(bytes);
+    int32_t *const counts = device_memory(c, counted), seen[2 * WEIGHT_BINS] = {0}, right[2 * WEIGHT_BINS] = {0};
+    float *const table = device_memory(c, 2 * WEIGHT_LEVELS * sizeof(float)), learned[2 * WEIGHT_LEVELS],
+                 levels[2 * WEIGHT_LEVELS];
+    const size_t entries = (2u << weight_bits(codec)) * sizeof(float);
+    const float shift = (float)uniform(c, 0.001, 0.999);
+    struct weight_encode_args a = {
+        .codes = codes, .x = x.p, .dt = dt, .codec = codec, .n = n, .bucket = bucket, .runs = runs};
+
+    for (int r = 0; r < runs; r++)
+        a.run[r] = (struct weight_run){n * r / runs + (r % 2 ? 0 : 5), n * r / runs + n / (3 * runs) + 7};
+    for (int b = 0; b < WEIGHT_BINS; b++)
+        right[WEIGHT_BINS + b] = b % 5;
+    transfer(c, counts, right, counted, true);
+    need(c, c->ops->weight_count(c->s, counts, &a), "weight_count");
+    encode_simply(&a, x.x, want, right);
+    need(c,
+         c->ops->weight_learn(
+             c->s,
+             &(struct weight_learn_args){
+                 .table = table, .counts = counts, .ranks = 2, .ld = WEIGHT_BINS, .codec = codec, .shift = shift}),
+         "weight_learn");
+    learn_simply(right, codec, shift, levels);
+    a.table = table;
+    need(c, c->ops->weight_encode(c->s, &a), "weight_encode");
+    struct weight_decode_args d = {
+        .out = out.p, .codes = codes, .dt = dt, .codec = codec, .table = table, .pieces = 1, .n = n, .bucket = bucket};
+    need(c, c->ops->weight_decode(c->s, &d), "weight_decode");
+    sync_stream(c);
+    transfer(c, got, codes, bytes, false);
+    transfer(c, seen, counts, counted, false);
+    transfer(c, learned, table, entries, false);
+    a.table = d.table = levels;
+    encode_simply(&a, x.x, want, NULL);
+    double *const decoded = values(c, n);
+    decode_simply(&d, want, decoded);
+    const bool counts_alike = memcmp(seen, right, counted) == 0, levels_alike = memcmp(learned, levels, entries) == 0;
+    const bool codes_alike = memcmp(got, want, bytes) == 0;
+    const bool back = same(c, download(c, &out), decoded, n, "decoded weights");
+    result(c, counts_alike && levels_alike && codes_alike && back,
+           "learned levels in %d bits, %s, %lld by %lld, %d runs%s", weight_bits(codec), name_of(dt), (long long)n,
+           (long long)bucket, runs,
+           !counts_alike   ? ": other counts"
+           : !levels_alike ? ": other levels"
+           : !codes_alike  ? ": other codes"
+                           : "");
+    free(got);
+    free(want);
+    sweep(c);
 }
 
 static void piece_case(struct checker *c, enum dtype dt, enum weight_codec codec, int64_t n, int64_t bucket, int runs)
@@ -76,7 +155,7 @@ static void piece_case(struct checker *c, enum dtype dt, enum weight_codec codec
         a.codes = codes + (size_t)p * bytes;
         a.shift = (float)uniform(c, 0.001, 0.999);
         need(c, c->ops->weight_encode(c->s, &a), "weight_encode");
-        encode_simply(&a, x.x, want + (size_t)p * bytes);
+        encode_simply(&a, x.x, want + (size_t)p * bytes, NULL);
     }
     const struct weight_decode_args d = {
         .out = out.p, .codes = codes, .dt = dt, .codec = codec, .pieces = PIECES, .n = n, .bucket = bucket};
@@ -103,11 +182,18 @@ void device_weights_check(struct checker *c)
             piece_case(c, both[dt], codec, 4096, WEIGHT_BUCKET, 0);
             piece_case(c, both[dt], codec, 5003, WEIGHT_BUCKET, 3);
             piece_case(c, both[dt], codec, 3 * 128 + 5, 128, WEIGHT_RUNS);
+            if (codec == WEIGHTS_INT8)
+                continue;
+            learned_case(c, both[dt], codec, 1, WEIGHT_BUCKET, 0);
+            learned_case(c, both[dt], codec, 4096, WEIGHT_BUCKET, 0);
+            learned_case(c, both[dt], codec, 5003, 128, 3);
         }
+    const float some = 0;
     const struct weight_encode_args wrong[] = {{.dt = DTYPE_F32, .codec = WEIGHTS_WHOLE, .bucket = 64},
                                                {.dt = DTYPE_I32, .codec = WEIGHTS_INT8, .bucket = 64},
                                                {.dt = DTYPE_F32, .codec = WEIGHTS_INT8, .bucket = 100},
                                                {.dt = DTYPE_F32, .codec = WEIGHTS_INT8, .bucket = 2048},
+                                               {.dt = DTYPE_F32, .codec = WEIGHTS_INT8, .bucket = 64, .table = &some},
                                                {.dt = DTYPE_F32, .codec = WEIGHTS_INT8, .bucket = 64, .runs = 13}};
     bool refused = true;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

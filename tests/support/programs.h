@@ -34,6 +34,7 @@ struct programs_case {
     bool tensor_scales;         /* of its codes */
     const char *optimizer;      /* of matrices, whose owners keep the state; NULL: AdamW */
     enum weight_codec gather_codec;
+    bool gather_learns; /* its levels */
 };
 
 struct programs {

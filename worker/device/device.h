@@ -37,7 +37,7 @@
 #include "base/update_rule.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 23 /* declarations 457236444c7da005 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 23 /* declarations e1969c9b19b4563e (tests/docs/test_abi.py) */
 
 struct device; /* defined by each implementation */
 struct stream;
@@ -466,6 +466,8 @@ struct device_ops {
     /* --- rows as int8 -------------------------------------------------------------------------------------------- */
     titan_status (*rows_encode)(struct stream *s, const struct rows_encode_args *a);
     titan_status (*rows_decode)(struct stream *s, const struct rows_decode_args *a);
+    titan_status (*weight_count)(struct stream *s, int32_t *counts, const struct weight_encode_args *a);
+    titan_status (*weight_learn)(struct stream *s, const struct weight_learn_args *a);
 };
 
 /* The slots from copy on. A device whose operations are named PREFIX_copy and so on uses this list to declare them and
@@ -478,7 +480,7 @@ struct device_ops {
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(unit) X(polynomial) X(orthonormal) X(jacobi) X(row_gradient) X(moments) X(row_decay) X(weights) X(update) X(encode_moments) X(decode_moments) X(update_sum) \
-    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode) X(matmul_i8) X(matmul_i8_work_bytes) X(parts_extract) X(parts_combine) X(encode) X(decode_sum) X(bucket_largest) X(rows_encode) X(rows_decode)
+    X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode) X(weight_encode) X(weight_decode) X(matmul_i8) X(matmul_i8_work_bytes) X(parts_extract) X(parts_combine) X(encode) X(decode_sum) X(bucket_largest) X(rows_encode) X(rows_decode) X(weight_count) X(weight_learn)
 /* clang-format on */
 
 struct comm_ops; /* worker/comm/comm.h */

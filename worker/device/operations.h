@@ -666,6 +666,10 @@ struct weights_args {
  * and their codes are 0. A bucket without values has base and unit 0.
  * weight_decode: out (pieces,n) dt from codes, pieces one behind the other; values within runs are undefined. Any bytes
  * can be decoded.
+ * With a table (2 n, n = 2^bits of int6 or int4) of weight_learn both use learned levels, and no shift.
+ * weight_count: adds to counts (WEIGHT_BINS), as uint32, where the values of all buckets lie. codes, shift and table of
+ * the arguments are not used.
+ * weight_learn: the table from counts (ranks, WEIGHT_BINS), rows ld apart. Any counts give finite levels.
  * codes, x and out are at multiples of 16 bytes, and so is each piece of out. */
 #define WEIGHT_RUNS 12
 struct weight_run {
@@ -677,7 +681,8 @@ struct weight_encode_args {
     enum dtype dt;
     enum weight_codec codec;
     int64_t n, bucket;
-    float shift; /* weight_shift() */
+    float shift;        /* weight_shift() */
+    const float *table; /* NULL: even levels */
     int runs;
     struct weight_run run[WEIGHT_RUNS];
 };
@@ -686,8 +691,20 @@ struct weight_decode_args {
     const uint8_t *codes;
     enum dtype dt;
     enum weight_codec codec;
+    const float *table; /* NULL: even levels */
     int64_t pieces, n, bucket;
 };
+struct weight_learn_args {
+    float *table;
+    const int32_t *counts;
+    int64_t ranks, ld;
+    enum weight_codec codec;
+    float shift; /* weight_shift() */
+};
+static inline bool weight_learns(enum weight_codec codec)
+{
+    return codec > WEIGHTS_WHOLE && codec < WEIGHT_CODECS && 1 << weight_bits(codec) <= WEIGHT_LEVELS;
+}
 static inline bool weight_codes_valid(enum dtype dt, enum weight_codec codec, int64_t n, int64_t bucket)
 {
     return compute_type(dt) && codec > WEIGHTS_WHOLE && codec < WEIGHT_CODECS && n >= 0 && bucket > 0 &&

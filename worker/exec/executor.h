@@ -171,9 +171,13 @@ titan_status exec_whole(const struct call *c, double *sums, float *values, float
                         const float *masters) TITAN_MUST_USE;
 titan_status exec_adopt(const struct call *c, void *state, const float *next, int64_t n) TITAN_MUST_USE;
 /* gathered.c: what a rank sends of its range of a unit, and a unit's parameters from what all ranks sent. */
-titan_status exec_encode_weights(const struct call *c, uint8_t *codes, char *others, const char *shard) TITAN_MUST_USE;
-titan_status exec_decode_weights(const struct call *c, char *full, const uint8_t *codes,
-                                 const char *others) TITAN_MUST_USE;
+/* levels: a table of exec_learn_levels(), or NULL: even levels. */
+titan_status exec_encode_weights(const struct call *c, uint8_t *codes, char *others, const char *shard,
+                                 const float *levels) TITAN_MUST_USE;
+titan_status exec_decode_weights(const struct call *c, char *full, const uint8_t *codes, const char *others,
+                                 const float *levels) TITAN_MUST_USE;
+titan_status exec_count_weights(const struct call *c, int32_t *counts, const char *shard) TITAN_MUST_USE;
+titan_status exec_learn_levels(const struct call *c, float *levels, const int32_t *counts) TITAN_MUST_USE;
 /* parts.c: directions of parts that replicas send each other. They enqueue; a skipped step has none of them. */
 titan_status exec_parts_extract(const struct call *c, double *sums, void *sent, float *gradient,
                                 const void *state) TITAN_MUST_USE;

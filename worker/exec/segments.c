@@ -76,7 +76,7 @@ titan_status segments_begin(struct exec *e, struct titan_error *err)
          * such an action. */
         const bool member = class != OP_CLASS_FROM_HOST && class != OP_CLASS_NO_TIME &&
                             !op_is_transfer((enum op)a->op) && a->op != OP_OPTIMISE && a->op != OP_BALANCE &&
-                            a->op != OP_WEIGHT_ENCODE && a->op != OP_HELD_SCALES &&
+                            a->op != OP_WEIGHT_ENCODE && a->op != OP_WEIGHT_LEARN && a->op != OP_HELD_SCALES &&
                             (a->op != OP_FLOAT8_LARGEST || p->scales_every <= 1) && i != e->sync_point && !is_final[i];
         if (r.n > 0 && (!member || a->n_waits > 0 || r.n == most))
             end_run(g, &r);

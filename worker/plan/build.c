@@ -305,6 +305,48 @@ static void find_scales(struct builder *b)
     }
 }
 
+/* Experts, which ranks share in other groups, and a table that goes to another stage keep even levels. */
+static bool learns_levels(const struct builder *b, int unit)
+{
+    return unit_is_mine(b, unit) && b->opt->gather_learns && b->units[unit].gather.codec != WEIGHTS_WHOLE &&
+           kind_of(b, unit) != UNIT_EXPERTS && !(unit == 0 && b->model->dims.tied_embeddings);
+}
+
+/* Learns the levels of weights that are gathered in few bits. They hold for the step: one transfer brings all ranks'
+ * counts. */
+static void learn_levels(struct builder *b)
+{
+    int64_t total = 0, at = 0;
+
+    for (int u = 0; u < b->model->n_units; u++)
+        total += learns_levels(b, u) ? WEIGHT_BINS : 0;
+    if (total == 0)
+        return;
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    const struct tensor own = emit_tensor(&b->e, BUF_EXCHANGE, "weights in bins", DTYPE_I32, 1, total);
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!learns_levels(b, u))
+            continue;
+        builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
+        EMIT(&b->e, weight_count, tensor_cols(own, at, WEIGHT_BINS), shard_of(b, u),
+             .codec = (int64_t)b->units[u].gather.codec);
+        at += WEIGHT_BINS;
+    }
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    const struct tensor all = emit_all_gather(&b->e, CHANNEL_GATHER, BUF_EXCHANGE, "weights of all ranks in bins", own);
+    at = 0;
+    for (int u = 0; u < b->model->n_units; u++) {
+        struct unit_state *const unit = &b->units[u];
+        if (!learns_levels(b, u))
+            continue;
+        builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
+        unit->levels = emit_tensor(&b->e, BUF_WORK, "levels", DTYPE_F32, 1, 2 << weight_bits(unit->gather.codec));
+        EMIT(&b->e, weight_learn, unit->levels, tensor_cols(all, at, WEIGHT_BINS),
+             .codec = (int64_t)unit->gather.codec);
+        at += WEIGHT_BINS;
+    }
+}
+
 /* Puts together, before the first use of parameters, the elements without codes: they have come in parts. */
 static void join_runs(struct builder *b, const struct execution *x)
 {
@@ -335,9 +377,14 @@ static void decode_gathered(struct builder *b, const struct execution *x, struct
     builder_stamp(b, x->kind == CELL_F ? PHASE_FORWARD : PHASE_DGRAD, use->unit, x->stage, NONE);
     const struct tensor full = emit_tensor(&b->e, BUF_FULL, "parameters", b->opt->dt, 1, g->coded.padded);
     use->full = full.buffer;
-    EMIT(&b->e, weight_decode, full, tensor_at(use->codes, 0, DTYPE_U8, 1, members * g->codes_bytes),
-         tensor_at(use->codes, (size_t)(members * g->codes_bytes), b->opt->dt, 1, members * g->others),
-         .codec = (int64_t)g->codec);
+    const struct tensor codes = tensor_at(use->codes, 0, DTYPE_U8, 1, members * g->codes_bytes);
+    const struct tensor others =
+        tensor_at(use->codes, (size_t)(members * g->codes_bytes), b->opt->dt, 1, members * g->others);
+    const struct tensor levels = b->units[use->unit].levels;
+    if (tensor_exists(levels))
+        EMIT(&b->e, weight_decode_by, full, codes, others, levels, .codec = (int64_t)g->codec);
+    else
+        EMIT(&b->e, weight_decode, full, codes, others, .codec = (int64_t)g->codec);
 }
 
 /* Emits what a rank sends of its range, and the transfer, if the group has peers. A gather waits for no product. */
@@ -350,7 +397,11 @@ static void gather_in_few_bits(struct builder *b, struct param_use *use, struct 
     const struct tensor codes = tensor_at(use->codes, g->own_codes, DTYPE_U8, 1, g->codes_bytes);
     const struct tensor others = tensor_at(use->codes, g->own_others, b->opt->dt, 1, g->others);
     b->e.stream = members > 1 ? STREAM_GATHER : STREAM_COMPUTE;
-    EMIT(&b->e, weight_encode, codes, others, shard, .codec = (int64_t)g->codec);
+    const struct tensor levels = b->units[use->unit].levels;
+    if (tensor_exists(levels))
+        EMIT(&b->e, weight_encode_by, codes, others, shard, levels, .codec = (int64_t)g->codec);
+    else
+        EMIT(&b->e, weight_encode, codes, others, shard, .codec = (int64_t)g->codec);
     b->e.stream = STREAM_COMPUTE;
     if (members > 1)
         emit_all_gather_both(
@@ -794,7 +845,8 @@ static titan_status alloc_builder(struct builder *b, struct titan_error *err)
                                     .codes = TENSOR_NONE,
                                     .reduced = TENSOR_NONE,
                                     .received = TENSOR_NONE,
-                                    .scales = TENSOR_NONE};
+                                    .scales = TENSOR_NONE,
+                                    .levels = TENSOR_NONE};
         coded_init(b->layout, u, converters_coded(b->opt->converters, b->model, u), dtype_bytes(b->opt->dt),
                    &unit->coded);
         unit->scaled = unit->coded.tensors | converters_scaled(b->opt->converters, b->model, u);
@@ -1017,6 +1069,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     add_biases(b);
 
     find_scales(b);
+    learn_levels(b);
     pipeline_share_table(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);

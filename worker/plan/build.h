@@ -68,6 +68,7 @@ struct build_options {
     double expert_parallel_room, expert_capacity; /* as in struct block */
     bool round_robin;                             /* as in struct block */
     enum weight_codec gather_codec;               /* of gathered weights (tensor/weight_gather.h) */
+    bool gather_learns;                           /* with learned levels (base/weight_codes.h) */
     const struct converters *converters;          /* NULL: none */
     const struct device_ops *ops;                 /* for sizes of work */
     struct device *dev;

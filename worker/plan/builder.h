@@ -31,6 +31,7 @@ struct unit_state {
     bool *done;               /* [slot]: canonical: its gradient is whole */
     struct coded coded;       /* how its parameters are gathered, as float8 codes */
     struct weight_gather gather; /* and as codes of few bits, which are decoded before their use */
+    struct tensor levels;        /* learned ones of these codes, or none */
     uint64_t scaled; /* bits of its weights with a place in `scales`: those with codes, or with static scales all */
     struct tensor scales;
     int64_t next; /* canonical: slot whose gradient is pushed next */

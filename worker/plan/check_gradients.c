@@ -1127,7 +1127,8 @@ static titan_status step(struct gradients *g, const struct action *a)
         flow_of(g, &o[OPERAND_OF(float8_pack, others)])->packed = shard->unit;
         return TITAN_OK;
     }
-    case OP_WEIGHT_ENCODE: {
+    case OP_WEIGHT_ENCODE:
+    case OP_WEIGHT_ENCODE_BY: { /* the same operands, and levels */
         const struct operand *const read = &o[OPERAND_OF(weight_encode, shard)];
         const struct buffer *shard = &c->p->buffers[read->buffer];
         const int unit = shard->kind == BUF_SHARD ? shard->unit : flow_of(g, read)->packed;
@@ -1137,7 +1138,8 @@ static titan_status step(struct gradients *g, const struct action *a)
         flow_of(g, &o[OPERAND_OF(weight_encode, others)])->packed = unit;
         return TITAN_OK;
     }
-    case OP_WEIGHT_DECODE: {
+    case OP_WEIGHT_DECODE:
+    case OP_WEIGHT_DECODE_BY: {
         const struct buffer *full = &c->p->buffers[o[OPERAND_OF(weight_decode, full)].buffer];
         const int codes = flow_of(g, &o[OPERAND_OF(weight_decode, codes)])->packed;
         if (codes == NONE || codes != full->unit || full->kind != BUF_FULL ||

@@ -101,6 +101,11 @@ static bool reads_of(const struct program *p, const struct action *reader, const
     return false;
 }
 
+static bool makes_codes(const struct action *a)
+{
+    return a->op == OP_FLOAT8_PACK || a->op == OP_WEIGHT_ENCODE || a->op == OP_WEIGHT_ENCODE_BY;
+}
+
 /* Actions right before a gather may make codes of the shard. These actions move together with the gather. Returns the
  * first of them, or the gather itself if there are none. A gather can move freely, because a shard does not change
  * before the update. */
@@ -108,8 +113,7 @@ static int first_pack(const struct program *p, int gather)
 {
     int first = gather;
 
-    while (first > 0 && (p->actions[first - 1].op == OP_FLOAT8_PACK || p->actions[first - 1].op == OP_WEIGHT_ENCODE) &&
-           reads_of(p, &p->actions[gather], &p->actions[first - 1]))
+    while (first > 0 && makes_codes(&p->actions[first - 1]) && reads_of(p, &p->actions[gather], &p->actions[first - 1]))
         first--;
     return first;
 }
@@ -122,16 +126,17 @@ static int first_place(const struct program *p, int gather)
     bool external = true;
     int behind = NONE;
 
-    for (int i = pack; i < gather; i++) { /* codes come after what they are made of: scales, or a received shard */
-        const bool float8 = p->actions[i].op == OP_FLOAT8_PACK;
-        const int made_of = float8 ? OPERAND_OF(float8_pack, scales) : OPERAND_OF(weight_encode, shard);
-        const struct operand *const read = &action_operands(p, &p->actions[i])[made_of];
-        int writer = 0;
-        while (writer < gather &&
-               (!writes_to(p, &p->actions[writer], read) || buffer_is_external(p->buffers[read->buffer].kind)))
-            writer++;
-        behind = writer < gather ? MAX(behind, writer) : behind;
-    }
+    for (int i = pack; i < gather;
+         i++) /* codes come after what they are made of: scales, levels, or a received shard */
+        for (int k = 0; k < p->actions[i].n_operands; k++) {
+            const struct operand *const read = &action_operands(p, &p->actions[i])[k];
+            int writer = 0;
+            if (read->access & ACCESS_WRITE || buffer_is_external(p->buffers[read->buffer].kind))
+                continue;
+            while (writer < gather && !writes_to(p, &p->actions[writer], read))
+                writer++;
+            behind = writer < gather ? MAX(behind, writer) : behind;
+        }
     for (int k = OPERAND_OF(all_gather, in); k < a->n_operands; k += 2)
         external &= buffer_is_external(p->buffers[action_operands(p, a)[k].buffer].kind);
     if (pack == gather && !external)

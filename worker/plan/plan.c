@@ -143,6 +143,7 @@ static void set_build_options(struct plan *plan)
                                          .expert_capacity = recipe_expert_capacity(r),
                                          .round_robin = r->debug.moe_force_load_balance,
                                          .gather_codec = weight_codec_find(r->parallelism.fsdp_gather_codec),
+                                         .gather_learns = strcmp(r->parallelism.fsdp_gather_levels, "learned") == 0,
                                          .converters = plan->converters,
                                          .ops = plan->opt.ops ? plan->opt.ops : sizes,
                                          .dev = plan->opt.dev,

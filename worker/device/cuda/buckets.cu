@@ -17,47 +17,65 @@ struct op_higher {
     }
 };
 
-template <class T> __global__ static void __launch_bounds__(THREADS) weight_codes(const struct weight_encode_args a)
-{
-    __shared__ int32_t lows[32], highs[32];
-    const int bits = weight_bits(a.codec);
-    const int64_t at = (int64_t)blockIdx.x * a.bucket + 4 * (int)threadIdx.x;
-    const int64_t stop = (int64_t)(blockIdx.x + 1) * a.bucket, end = stop < a.n ? stop : a.n;
-    const T *const x = (const T *)a.x;
+/* The four values of a thread, which of them have codes, and their part of the bucket's range. */
+struct four_values {
     float value[4];
     bool coded[4];
-    int32_t low = INT32_MAX, high = INT32_MIN;
+    int64_t at, end; /* of the first value; of the bucket */
+    int32_t low, high;
+};
 
+template <class T> __device__ static struct four_values read_four(const struct weight_encode_args &a)
+{
+    const int64_t stop = (int64_t)(blockIdx.x + 1) * a.bucket;
+    const T *const x = (const T *)a.x;
+    struct four_values v;
+
+    v.at = (int64_t)blockIdx.x * a.bucket + 4 * (int)threadIdx.x;
+    v.end = stop < a.n ? stop : a.n;
+    v.low = INT32_MAX;
+    v.high = INT32_MIN;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        coded[i] = at + i < end;
-        value[i] = coded[i] ? num_load(x + at + i) : 0.0f;
+        v.coded[i] = v.at + i < v.end;
+        v.value[i] = v.coded[i] ? num_load(x + v.at + i) : 0.0f;
     }
     for (int r = 0; r < a.runs; r++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            coded[i] = coded[i] && !(at + i >= a.run[r].from && at + i < a.run[r].to);
+            v.coded[i] = v.coded[i] && !(v.at + i >= a.run[r].from && v.at + i < a.run[r].to);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int32_t order = weight_order(value[i]);
-        low = coded[i] && order < low ? order : low;
-        high = coded[i] && order > high ? order : high;
+        const int32_t order = weight_order(v.value[i]);
+        v.low = v.coded[i] && order < v.low ? order : v.low;
+        v.high = v.coded[i] && order > v.high ? order : v.high;
     }
-    low = block_reduce(low, op_lower(), lows);
-    high = block_reduce(high, op_higher(), highs);
+    return v;
+}
+
+template <class T> __global__ static void __launch_bounds__(THREADS) weight_codes(const struct weight_encode_args a)
+{
+    __shared__ int32_t lows[32], highs[32];
+    const int bits = weight_bits(a.codec);
+    struct four_values v = read_four<T>(a);
+    v.low = block_reduce(v.low, op_lower(), lows);
+    v.high = block_reduce(v.high, op_higher(), highs);
     struct weight_scale scale;
-    const struct weight_bucket b = weight_bucket_of(low, high, a.codec, a.shift, &scale);
+    const struct weight_bucket b =
+        a.table ? weight_bucket_by(v.low, v.high, &scale) : weight_bucket_of(v.low, v.high, a.codec, a.shift, &scale);
     if (threadIdx.x == 0)
         ((struct weight_bucket *)a.codes)[blockIdx.x] = b;
-    if (at >= end)
+    if (v.at >= v.end)
         return;
     uint32_t packed = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        if (coded[i] && scale.inverse > 0.0f)
-            packed |= (uint32_t)weight_encode(value[i], &scale) << (bits * i);
-    uint8_t *const to = a.codes + weight_codes_begin(a.n, a.bucket) + at * bits / 8;
-    const int bytes = (int)(((end - at < 4 ? end - at : 4) * bits + 7) / 8);
+        if (v.coded[i] && scale.inverse > 0.0f)
+            packed |= (uint32_t)(a.table ? weight_encode_by(v.value[i], &scale, a.table, 1 << bits)
+                                         : weight_encode(v.value[i], &scale))
+                      << (bits * i);
+    uint8_t *const to = a.codes + weight_codes_begin(a.n, a.bucket) + v.at * bits / 8;
+    const int bytes = (int)(((v.end - v.at < 4 ? v.end - v.at : 4) * bits + 7) / 8);
     for (int i = 0; i < bytes; i++)
         to[i] = (uint8_t)(packed >> (8 * i));
 }
@@ -77,8 +95,57 @@ template <class T> __global__ static void __launch_bounds__(THREADS) weight_valu
     uint32_t packed = 0;
     for (int i = 0; i < bytes; i++)
         packed |= (uint32_t)from[i] << (8 * i);
-    for (int i = 0; i < n; i++)
-        num_store(out + i, weight_decode(packed >> (bits * i) & ((1u << bits) - 1), b));
+    for (int i = 0; i < n; i++) {
+        const uint32_t code = packed >> (bits * i) & ((1u << bits) - 1);
+        num_store(out + i, a.table ? weight_decode_by(code, b, a.table, 1 << bits) : weight_decode(code, b));
+    }
+}
+
+template <class T>
+__global__ static void __launch_bounds__(THREADS) weight_counts(int32_t *counts, const struct weight_encode_args a)
+{
+    __shared__ int32_t lows[32], highs[32];
+    const struct four_values v = read_four<T>(a);
+    const int32_t low = block_reduce(v.low, op_lower(), lows), high = block_reduce(v.high, op_higher(), highs);
+    struct weight_scale scale;
+
+    (void)weight_bucket_by(low, high, &scale);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (v.coded[i] && scale.inverse > 0.0f)
+            atomicAdd(counts + weight_bin(v.value[i], &scale), 1);
+}
+
+/* One block: a thread sums WEIGHT_BINS / THREADS bins over ranks, then moves one level. */
+__global__ static void __launch_bounds__(THREADS) weight_levels(const struct weight_learn_args a)
+{
+    __shared__ struct weight_sums sums[WEIGHT_BINS + 1];
+    __shared__ float level[2][WEIGHT_LEVELS];
+    const int n = 1 << weight_bits(a.codec), j = (int)threadIdx.x;
+
+    for (int b = j; b < WEIGHT_BINS; b += THREADS) {
+        uint64_t count = 0;
+        for (int64_t r = 0; r < a.ranks; r++)
+            count += (uint32_t)a.counts[r * a.ld + b];
+        sums[b + 1].count = (double)count;
+    }
+    __syncthreads();
+    if (j == 0) {
+        sums[0].count = sums[0].twice = 0;
+        for (int b = 0; b < WEIGHT_BINS; b++)
+            sums[b + 1] = weight_sums_next(sums[b], b, sums[b + 1].count);
+    }
+    __syncthreads();
+    if (j < n)
+        level[0][j] = weight_level_first(sums, j, n);
+    __syncthreads();
+    for (int turn = 0; turn < WEIGHT_TURNS; turn++) {
+        if (j < n)
+            level[(turn + 1) % 2][j] = weight_level(sums, level[turn % 2], j, n);
+        __syncthreads();
+    }
+    if (j < n)
+        weight_table(level[WEIGHT_TURNS % 2], j, n, a.shift, a.table);
 }
 
 int cuda_weight_encode(void *stream, const struct weight_encode_args *a)
@@ -103,4 +170,15 @@ int cuda_weight_decode(void *stream, const struct weight_decode_args *a)
 {
     const int64_t blocks = a->pieces * weight_buckets(a->n, a->bucket);
     return blocks == 0 ? 0 : TYPED(a->dt, LAUNCH(weight_values<T>, (unsigned)blocks, THREADS, 0, stream, *a));
+}
+
+int cuda_weight_count(void *stream, int32_t *counts, const struct weight_encode_args *a)
+{
+    const int64_t buckets = weight_buckets(a->n, a->bucket);
+    return buckets == 0 ? 0 : TYPED(a->dt, LAUNCH(weight_counts<T>, (unsigned)buckets, THREADS, 0, stream, counts, *a));
+}
+
+int cuda_weight_learn(void *stream, const struct weight_learn_args *a)
+{
+    return LAUNCH(weight_levels, 1, THREADS, 0, stream, *a);
 }

@@ -101,6 +101,8 @@ int cuda_rows_decode(void *stream, const struct rows_decode_args *a);
 /* --- buckets.cu --------------------------------------------------------------------------------------------------- */
 int cuda_weight_encode(void *stream, const struct weight_encode_args *a);
 int cuda_weight_decode(void *stream, const struct weight_decode_args *a);
+int cuda_weight_count(void *stream, int32_t *counts, const struct weight_encode_args *a);
+int cuda_weight_learn(void *stream, const struct weight_learn_args *a);
 
 /* --- embed.cu ----------------------------------------------------------------------------------------------------- */
 int cuda_embed(void *stream, const struct embed_args *a);

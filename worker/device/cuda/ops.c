@@ -534,7 +534,7 @@ titan_status cuda_ops_update_sum(struct stream *s, double *sum, const void *v, c
 titan_status cuda_ops_weight_encode(struct stream *s, const struct weight_encode_args *a)
 {
     if (!weight_codes_valid(a->dt, a->codec, a->n, a->bucket) || a->runs < 0 || a->runs > WEIGHT_RUNS ||
-        weight_buckets(a->n, a->bucket) > GRID_MAX)
+        weight_buckets(a->n, a->bucket) > GRID_MAX || (a->table && !weight_learns(a->codec)))
         return TITAN_EINVAL;
     return ENQUEUE(s, "weights to codes", cuda_weight_encode(s->native, a));
 }
@@ -542,9 +542,25 @@ titan_status cuda_ops_weight_encode(struct stream *s, const struct weight_encode
 titan_status cuda_ops_weight_decode(struct stream *s, const struct weight_decode_args *a)
 {
     if (!weight_codes_valid(a->dt, a->codec, a->n, a->bucket) || a->pieces < 0 ||
-        (a->pieces > 0 && weight_buckets(a->n, a->bucket) > GRID_MAX / a->pieces))
+        (a->pieces > 0 && weight_buckets(a->n, a->bucket) > GRID_MAX / a->pieces) ||
+        (a->table && !weight_learns(a->codec)))
         return TITAN_EINVAL;
     return ENQUEUE(s, "codes to weights", cuda_weight_decode(s->native, a));
+}
+
+titan_status cuda_ops_weight_count(struct stream *s, int32_t *counts, const struct weight_encode_args *a)
+{
+    if (!weight_codes_valid(a->dt, a->codec, a->n, a->bucket) || a->runs < 0 || a->runs > WEIGHT_RUNS ||
+        weight_buckets(a->n, a->bucket) > GRID_MAX)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "weights in bins", cuda_weight_count(s->native, counts, a));
+}
+
+titan_status cuda_ops_weight_learn(struct stream *s, const struct weight_learn_args *a)
+{
+    if (!weight_learns(a->codec) || a->ranks < 0 || a->ld < WEIGHT_BINS)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "learned levels", cuda_weight_learn(s->native, a));
 }
 
 const struct device_ops cuda_ops = {

@@ -57,6 +57,7 @@ static const struct {
     /* what travels */
     {"parallelism.fsdp_gather_codec=int8", {NULL}},
     {"parallelism.fsdp_gather_codec=int4", {NULL}},
+    {"parallelism.fsdp_gather_levels=learned", {"parallelism.fsdp_gather_codec=int4"}},
     {"parallelism.fsdp_reduce=microbatch", {NULL}},
     {"parallelism.fsdp_reduce=step", {NULL}},
     {"parallelism.fsdp_reduce_codec=f32", {NULL}},

@@ -345,11 +345,16 @@ static void few_bits_are_their_formula(void **state)
     static const char *const keys[] = {NULL, "parallelism.fsdp_gather_codec=int8", "parallelism.fsdp_gather_codec=int6",
                                        "parallelism.fsdp_gather_codec=int4"};
     const char *sets[SETS_MAX] = {"model.flavor=8B", "training.seq_len=512", "model.n_layers=4"};
+    const enum op encode[] = {OP_WEIGHT_ENCODE, OP_WEIGHT_ENCODE_BY},
+                  decode[] = {OP_WEIGHT_DECODE, OP_WEIGHT_DECODE_BY};
 
     (void)state;
-    for (enum weight_codec codec = WEIGHTS_INT8; codec < WEIGHT_CODECS; codec++) {
+    for (int turn = 0; turn < 5; turn++) { /* int8, int6, int4; then int6 and int4 with learned levels */
+        const enum weight_codec codec = (enum weight_codec)(turn < 3 ? turn + 1 : turn - 1);
+        const bool learns = turn >= 3;
         struct planned p, q;
         sets[3] = keys[codec];
+        sets[4] = learns ? "parallelism.fsdp_gather_levels=learned" : NULL;
         open_plan(&p, 8, "h100", sets, &off);
         open_plan(&q, 8, "h100", sets, &both);
         const struct program *const r = p.programs[0], *const s = q.programs[0];
@@ -364,11 +369,12 @@ static void few_bits_are_their_formula(void **state)
         int encodes = 0, decodes = 0;
         for (int i = 0; i < s->n_actions; i++) {
             int to = i;
-            decodes += s->actions[i].op == OP_WEIGHT_DECODE;
-            if (s->actions[i].op != OP_WEIGHT_ENCODE)
+            decodes += s->actions[i].op == decode[learns];
+            if (s->actions[i].op != encode[learns])
                 continue;
             encodes++;
-            while (s->actions[to].op == OP_WEIGHT_ENCODE)
+            assert_true(!learns || i > find(s, OP_WEIGHT_LEARN, s->actions[i].unit, 0));
+            while (s->actions[to].op == encode[learns])
                 to++;
             assert_int_equal(s->actions[to].op, OP_ALL_GATHER);
         }
