@@ -61,6 +61,7 @@ struct unit_progress {
     bool coded;                         /* ENCODE */
     bool coded_for_replicas, sum_coded; /* the same of the range, and of a piece of the replicas' sum */
     int largest;                        /* buffer of BUCKET_LARGEST; NONE: none */
+    bool weights_counted, learned;      /* levels of its weights */
 };
 
 struct gradients {
@@ -1127,6 +1128,20 @@ static titan_status step(struct gradients *g, const struct action *a)
         flow_of(g, &o[OPERAND_OF(float8_pack, others)])->packed = shard->unit;
         return TITAN_OK;
     }
+    case OP_WEIGHT_COUNT: {
+        const struct buffer *shard = &c->p->buffers[o[OPERAND_OF(weight_count, shard)].buffer];
+        if (shard->kind != BUF_SHARD || g->units[shard->unit].weights_counted || g->units[shard->unit].learned)
+            return REFUSE(c, "counts what is no shard, or was counted");
+        g->units[shard->unit].weights_counted = true;
+        return TITAN_OK;
+    }
+    case OP_WEIGHT_LEARN: {
+        const int unit = c->p->buffers[o[OPERAND_OF(weight_learn, levels)].buffer].unit;
+        if (unit < 0 || !g->units[unit].weights_counted || g->units[unit].learned)
+            return REFUSE(c, "learns levels of unit %d, whose weights are not counted, or a second time", unit);
+        g->units[unit].learned = true;
+        return TITAN_OK;
+    }
     case OP_WEIGHT_ENCODE:
     case OP_WEIGHT_ENCODE_BY: { /* the same operands, and levels */
         const struct operand *const read = &o[OPERAND_OF(weight_encode, shard)];
@@ -1134,6 +1149,8 @@ static titan_status step(struct gradients *g, const struct action *a)
         const int unit = shard->kind == BUF_SHARD ? shard->unit : flow_of(g, read)->packed;
         if (unit == NONE)
             return REFUSE(c, "makes codes of %s, which is no shard", buffer_kind_name(shard->kind));
+        if (a->op == OP_WEIGHT_ENCODE_BY && c->p->buffers[o[OPERAND_OF(weight_encode_by, levels)].buffer].unit != unit)
+            return REFUSE(c, "makes codes of unit %d by levels of another", unit);
         flow_of(g, &o[OPERAND_OF(weight_encode, codes)])->packed = unit;
         flow_of(g, &o[OPERAND_OF(weight_encode, others)])->packed = unit;
         return TITAN_OK;
@@ -1146,6 +1163,9 @@ static titan_status step(struct gradients *g, const struct action *a)
             flow_of(g, &o[OPERAND_OF(weight_decode, others)])->packed != codes)
             return REFUSE(c, "makes %s of unit %d of what are no codes of it", buffer_kind_name(full->kind),
                           full->unit);
+        if (a->op == OP_WEIGHT_DECODE_BY &&
+            c->p->buffers[o[OPERAND_OF(weight_decode_by, levels)].buffer].unit != full->unit)
+            return REFUSE(c, "decodes unit %d by levels of another", full->unit);
         return TITAN_OK;
     }
     case OP_SUM_TREE:
