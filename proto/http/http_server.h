@@ -51,7 +51,7 @@ struct http_counters {
     uint64_t connections;  /* accepted */
     uint64_t beyond_limit; /* closed at once: too many in all, or of one address, or no descriptor or memory */
     uint64_t late;         /* closed: a time was over */
-    uint64_t malformed;    /* closed with no request, or with one that libmicrohttpd refused */
+    uint64_t malformed;    /* closed without a request, or libmicrohttpd refused the request */
     uint64_t handshakes;   /* closed: TLS failed */
     uint32_t open;         /* now */
 };

@@ -45,7 +45,8 @@ static void know_folders(struct coordinator *c, const Titan__Internal__AgentMess
         know_folder(c, m->registration->known[i]->job_id);
 }
 
-/* Most messages are heartbeats. A heartbeat needs only its answer; one that ends a promise makes a deadline earlier. */
+/* Most messages are heartbeats. A heartbeat needs only its answer. A heartbeat without a promise makes a
+ * deadline earlier. */
 static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct batch *batch)
 {
     if (!batch->answers || batch->changes || batch->messages || batch->metrics || batch->drops)

@@ -159,7 +159,7 @@ static int is_not_random(const char *name)
     return !codec_row(codec_find(name))->stochastic;
 }
 
-/* Lists of a row name all values: those that codecs and rules refuse, and only these. */
+/* A list in a row names exactly the values that codecs and rules refuse. */
 static void test_rows_list_all_values(void **state)
 {
     (void)state;

@@ -1202,7 +1202,7 @@ static void test_idle_heartbeats(void **state)
     assert_int_equal(SENT(HEARTBEAT)->heartbeat->next_ms, 0);
 }
 
-/* A coordinator of an older version, or one that wants proofs of the link, allows no promise. */
+/* A coordinator of an older version allows no promise, nor does a coordinator that wants proofs of the link. */
 static void test_no_idle_heartbeats(void **state)
 {
     (void)state;

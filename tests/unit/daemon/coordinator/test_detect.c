@@ -18,7 +18,7 @@ struct cluster {
     bool silent[NODES + 1]; /* by session: node 'a' has session 1 */
     int deaf[NODES + 1];    /* a node that is asked for another one answers: 0 nothing, 1 reached, -1 not reached */
     int64_t beaten[NODES + 1], input; /* input: when the core had its last one */
-    uint32_t promises[NODES + 1];     /* a node's heartbeats are so far apart, and each says so; 0 = 50 ms, unsaid */
+    uint32_t promises[NODES + 1];     /* ms between a node's heartbeats, which each names; 0 = 50 ms, not named */
     unsigned probes;
     char seen[4096]; /* types of the events that were told, each behind a space */
 };

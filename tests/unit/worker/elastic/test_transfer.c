@@ -849,7 +849,7 @@ static void test_owed(void **state)
             close_change(&c);
             continue;
         }
-        const int lost = changes % 5 == 0 ? random_below(&seed, x->world) : -1; /* or one that has not settled */
+        const int lost = changes % 5 == 0 ? random_below(&seed, x->world) : -1; /* or a rank that has not settled */
         const bool gone = x->size[AXIS_DP_REPLICATE] > 1;
         uint64_t hashes[2];
         c.departing = 4;

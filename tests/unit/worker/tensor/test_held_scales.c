@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* held_scales.h: powers of two come back as they were, for all steps but those that look for scales, and only behind
- * the step of which they are. */
+/* held_scales.h: held powers of two come back unchanged, except in steps that look for scales, and only after their
+ * own step. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
