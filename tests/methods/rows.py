@@ -73,10 +73,10 @@ ROWS = [
 
 # --- over slow links: `make methods-link` ---
 
-# Some 20 million parameters, 256 tokens a step on two hosts: little to compute beside what travels.
+# Some 20 million parameters, 64 tokens a step on two hosts: little to compute beside what travels.
 LINK_MODEL = {
-    "model.dim": 512, "model.n_layers": 8, "training.mixed_precision_param": "float32", "training.seq_len": 64, "training.local_batch_size": 2,
-    "training.global_batch_size": 4, "training.max_norm": 1, "optimizer.lr": 1e-3, "lr_scheduler.warmup_steps": 10, "device.threads": 1,
+    "model.dim": 512, "model.n_layers": 8, "training.mixed_precision_param": "float32", "training.seq_len": 32, "training.local_batch_size": 1,
+    "training.global_batch_size": 2, "training.max_norm": 1, "optimizer.lr": 1e-3, "lr_scheduler.warmup_steps": 10, "device.threads": 1,
     "elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.enable": "false"}
 LINKS = ((1, 0), (0.1, 0), (0.1, 25))  # Gbit/s, and milliseconds that a message takes
 
@@ -86,5 +86,6 @@ LINK_ROWS = [
     *(Row(name, (), {"parallelism.fsdp_gather_codec": gather, "parallelism.fsdp_reduce_codec": reduce})
       for name, gather, reduce in (("LoCo", "none", "loco"), ("W8G8", "int8", "int8"), ("W8, LoCo", "int8", "loco"), ("W4G4", "int4", "int4"))),
     Row("HSDP", (), {"parallelism.data_parallel_replicate_degree": 2}),
+    Row("HSDP, LoCo", (), {"parallelism.data_parallel_replicate_degree": 2, "parallelism.replicate_codec": "loco"}),
     Row("FlexDeMo", (), {"parallelism.data_parallel_replicate_degree": 2, "parallelism.replicate_method": "demo", "optimizer.name": "SGD"}),
 ]
