@@ -115,6 +115,15 @@ void source_installed(struct core *c, struct jobrec *j)
             j->workers[i]->installed = j->workers[i]->pending = 0;
 }
 
+void source_left(struct core *c, struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_departing; i++)
+        if (!j->rank_slots[j->n_members + i].finished)
+            return;
+    if (j->source.origin_known)
+        source_installed(c, j);
+}
+
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
 {
     if (j->state == JOB_CANCELLING) /* a repeated report: the progress is known */
@@ -148,7 +157,8 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
         emit_origin(c, j, m);
     j->source.origin_reported = true;
     store_status(c, j);
-    source_installed(c, j);
+    kept_complete(j);
+    source_left(c, j);
     recovery_finish(c, j);
 }
 

@@ -14,6 +14,9 @@ void source_choose(struct jobrec *j);
 uint32_t source_departing(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret);
 /* Every member of the epoch has its state shard. So older shards are not needed, and departing ranks may go. */
 void source_installed(struct core *c, struct jobrec *j);
+/* Calls source_installed() once rank 0 has its state and each departing rank has left the epoch. A departing rank that
+ * is killed before may be inside the last barrier, and its peers would lose the epoch. */
+void source_left(struct core *c, struct jobrec *j);
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m);
 /* Sets the source from an epoch that agents have formed, or from the store. */
 void source_take(struct jobrec *j, const Titan__Internal__FormEpoch *f);

@@ -71,7 +71,8 @@ static bool step_can_be(struct core *c, const struct jobrec *j, const struct wor
 }
 
 /* A member or departing rank has left its epoch. */
-static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
+static void worker_quiesced(struct core *c, struct jobrec *j, struct workrec *w,
+                            const Titan__Internal__WorkerQuiesced *q)
 {
     struct rank_slot *rank_slot = job_rank_slot(j, w);
     bool member = job_member(j, w);
@@ -84,10 +85,12 @@ static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__In
     if (!rank_slot)
         return;
     bool asked = epoch_leaving(j);
-    if (!asked && epoch_live(j) && !member)
+    if (!asked && epoch_live(j) && !member) {
         rank_slot->finished = true;
-    else if (!asked && epoch_live(j) && !rank_slot->finished)
+        source_left(c, j);
+    } else if (!asked && epoch_live(j) && !rank_slot->finished) {
         epoch_failed(j, false);
+    }
 }
 
 static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w, uint64_t epoch, uint64_t step)
@@ -130,7 +133,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
                 : live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING)
             job_progress_reaches(j, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
-            worker_quiesced(j, w, live->quiesced ? live->quiesced : &reported);
+            worker_quiesced(c, j, w, live->quiesced ? live->quiesced : &reported);
         else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
             worker_finished(c, j, w, live->epoch, live->step);
         else
@@ -265,7 +268,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         if (!plausible_step(j, m->worker_quiesced->last_step))
             (void)step_can_be(c, j, w, m->worker_quiesced->last_step);
         else if (m->worker_quiesced->epoch == w->epoch || m->worker_quiesced->epoch == j->status.epoch)
-            worker_quiesced(j, w, m->worker_quiesced);
+            worker_quiesced(c, j, w, m->worker_quiesced);
         else
             c->counters.old_epoch++;
         break;

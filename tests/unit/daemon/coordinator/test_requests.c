@@ -80,6 +80,32 @@ static void test_shrink(void **state)
     close_bench(&b);
 }
 
+/* Rank 0 has its state first: the departing rank may still be inside the last barrier, and is stopped when it is out.
+ * Or it is out first. */
+static void test_departing_leaves_first(void **state)
+{
+    (void)state;
+    for (int out_first = 0; out_first < 2; out_first++) {
+        struct bench b;
+        running_job(&b);
+        assert_int_equal(resize(&b, 1, 3, 0, 0, NULL), TITAN_OK);
+        all_quiesced(&b, .epoch = 1, .step = 9, .workers = {1, 2, 3, 4});
+        assert_departing(told(&b, FORM, 1)->form, 1, 4);
+        for (int i = 0; i < 2; i++) {
+            assert_null(told(&b, STOP, 0));
+            if (i == out_first)
+                state_ready(&b, .worker = 1, .epoch = 2, .step = 9,
+                            .recovery_source = TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_MEMORY);
+            else
+                quiesced(&b, .worker = 4, .epoch = 2, .step = 9);
+        }
+        const Titan__Internal__CoordinatorMessage *m = told(&b, STOP, 1);
+        assert_ids(m->stop->worker_ids, m->stop->n_worker_ids, 1, 4);
+        assert_null(told(&b, REVOKE, 0));
+        close_bench(&b);
+    }
+}
+
 /* Back to what the recipe says: workers start first, then the members pause. */
 static void test_grow(void **state)
 {
@@ -315,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shrink),
         cmocka_unit_test(test_grow),
+        cmocka_unit_test(test_departing_leaves_first),
         cmocka_unit_test(test_departing_lost),
         cmocka_unit_test(test_resize_refused),
         cmocka_unit_test(test_surplus_goes),
