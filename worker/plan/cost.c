@@ -337,7 +337,7 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     const int nodes = (members + on_one - 1) / on_one;
     const double latency = nodes == 1 ? m->link_latency : m->net_latency, net = m->net_bandwidth * on_one;
     const double bandwidth = nodes == 1 ? m->link_bandwidth : on_one == 1 ? net : MIN(m->link_bandwidth, net);
-    const double n = members, steps = nodes > 1 ? nodes + log2(n) : n - 1;
+    const double n = members, steps = nodes > 1 ? MIN(n - 1, nodes + log2(n)) : n - 1;
 
     titan_assert(on_one <= m->node && bytes >= 0 && bandwidth > 0);
     switch (op) {
