@@ -47,7 +47,10 @@ plugins     := worker/device/cpu worker/device/cuda worker/comm/nccl
 src_base    := $(call sources,base)
 src_rpc     := $(call sources,proto)
 src_state   := $(call sources,state)
-src_daemon  := $(filter-out daemon/main.c daemon/spawn/spawnd.c,$(call sources,daemon))
+# Several coordinators need libraft (packages.txt); a machine without it builds everything else.
+raft        := $(shell pkg-config --exists raft && echo -lraft)
+src_ha      := $(if $(raft),$(call sources,daemon/ha))
+src_daemon  := $(filter-out daemon/main.c daemon/spawn/spawnd.c daemon/ha/%,$(call sources,daemon))
 src_worker  := $(filter-out worker/main.c $(plugins:%=%/%),$(call sources,worker))
 # A machine with nothing but a compiler and a CUDA toolkit (BARE=1) has no protobuf-c: the worker then runs without an agent.
 src_worker  := $(if $(BARE),$(filter-out worker/elastic/agent_connection.c worker/elastic/member.c,$(src_worker)),$(src_worker))
@@ -59,6 +62,7 @@ lib_base   := $(BUILD)/obj/libbase.a
 lib_proto  := $(BUILD)/obj/libproto.a
 lib_state  := $(BUILD)/obj/libstate.a
 lib_daemon := $(BUILD)/obj/libdaemon.a
+lib_ha     := $(BUILD)/obj/libha.a
 lib_worker := $(BUILD)/obj/libworker.a
 lib_ctl    := $(BUILD)/obj/libctl.a
 plugin_cpu := $(BUILD)/lib/titan/libtitan-cpu.so
@@ -132,6 +136,7 @@ $(eval $(call library,$(lib_base),$(call obj,$(src_base))))
 $(eval $(call library,$(lib_proto),$(call obj,$(src_rpc)) $(gen_c:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o)))
 $(eval $(call library,$(lib_state),$(call obj,$(src_state))))
 $(eval $(call library,$(lib_daemon),$(call obj,$(src_daemon))))
+$(eval $(call library,$(lib_ha),$(call obj,$(src_ha))))
 $(eval $(call library,$(lib_worker),$(call obj,$(src_worker))))
 $(eval $(call library,$(lib_ctl),$(call obj,$(src_ctl))))
 
@@ -165,7 +170,7 @@ $(plugin_cpu): $(call obj,$(src_cpu)) $(lib_base)
 # --- tests -----------------------------------------------------------------------------------------------------------
 # tests/unit mirrors the tree: every test_*.c is one program linked against everything. Scripts (test_*.sh, test_*.py)
 # print TAP.
-test_c       := $(sort $(shell find tests -name 'test_*.c'))
+test_c       := $(sort $(filter-out $(if $(raft),,tests/unit/daemon/ha/%),$(shell find tests -name 'test_*.c')))
 test_support := $(wildcard tests/support/*.c)
 test_bins    := $(test_c:%.c=$(BUILD)/%)
 $(BUILD)/obj/tests/%.o: CPPFLAGS += -Itests -DTITAN_SOURCE_DIR='"$(CURDIR)"' -DTITAN_BUILD_DIR='"$(abspath $(BUILD))"'
@@ -176,6 +181,9 @@ $(filter $(BUILD)/tests/unit/worker/% $(BUILD)/tests/golden/%,$(test_bins)): | $
 plugin_tests := $(BUILD)/tests/unit/worker/device/test_cores $(BUILD)/tests/unit/worker/device/test_matmul_packed $(BUILD)/tests/unit/worker/device/test_gemm_i8
 $(plugin_tests): $(call obj,$(src_cpu))
 $(plugin_tests): test_libs := $(call obj,$(src_cpu)) -ldnnl -fopenmp
+ha_tests := $(filter $(BUILD)/tests/unit/daemon/ha/%,$(test_bins))
+$(ha_tests): $(lib_ha)
+$(ha_tests): test_libs := $(lib_ha) $(raft)
 .PHONY: tests
 tests: all $(fp_programs) $(test_bins) ## build the tests without running them
 # What make passes on says which (tests/run.py): T=unit/base, CHANGED=1, LOAD=4, REPEAT=10, JOBS, LIMIT.

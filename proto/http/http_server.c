@@ -263,7 +263,7 @@ static const char *connection_open(struct connection *c, int fd)
         inner = pair[1];
         for (int i = 0; i < 2; i++)
             (void)setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
-        c->proxy.http = true;
+        c->proxy.plain = true;
         c->proxy.ended = (struct rpc_tag){.fn = connection_ended, .owner = c};
         c->proxy.tls = rpc_pair_accept(s->pair, fd, RPC_HTTP_1_1, false);
         if (!c->proxy.tls) {

@@ -24,7 +24,7 @@ struct rpc_pair {
     struct rpc_tls files;
     struct log log;
     struct stamp seen[FILES];              /* stamps of the files last loaded or rejected */
-    SSL_CTX *context;                      /* for a server; if it can be made, the files fit each other */
+    SSL_CTX *context;                      /* if it can be made, the files fit each other */
     grpc_channel_credentials *credentials; /* for a client */
 };
 
@@ -44,7 +44,8 @@ static int no_password(char *text, int size, int writing, void *data)
 }
 
 /* Names of protocols in the handshake (RFC 7301), each behind its length. */
-static const char *const protocols[] = {[RPC_HTTP_2] = "\x02h2", [RPC_HTTP_1_1] = "\x08http/1.1"};
+static const char *const protocols[] = {
+    [RPC_HTTP_2] = "\x02h2", [RPC_HTTP_1_1] = "\x08http/1.1", [RPC_TUNNEL] = "\x0ctitan-tunnel"};
 
 static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
                            unsigned in_len, void *data)
@@ -59,10 +60,10 @@ static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* Makes a server's context from the files, which must fit each other. */
+/* Makes a context for both sides of TLS from the files, which must fit each other. */
 static titan_status context_make(const struct rpc_tls *tls, SSL_CTX **ret, struct titan_error *err)
 {
-    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    SSL_CTX *context = SSL_CTX_new(TLS_method());
     STACK_OF(X509_NAME) *authorities = context ? SSL_load_client_CA_file(tls->ca) : NULL;
     titan_status status = TITAN_OK;
     if (context) {
@@ -213,16 +214,38 @@ grpc_channel_credentials *rpc_pair_client(const struct rpc_pair *pair)
     return pair->credentials;
 }
 
-SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, enum rpc_protocol protocol, bool certificates_only)
+/* The files' current end of TLS for fd, neither a server's nor a client's yet. */
+static SSL *end_make(struct rpc_pair *pair, int fd, enum rpc_protocol protocol)
 {
     titan_assert(pair->files.certificate[0] && fd >= 0);
     (void)rpc_pair_refresh(pair);
     SSL *ssl = SSL_new(pair->context);
-    if (ssl && SSL_set_fd(ssl, fd) == 1 && SSL_set_app_data(ssl, (char *)(uintptr_t)protocols[protocol]) == 1) {
-        /* Without certificates_only a client without a certificate is anonymous: enrolment and bearer tokens use the
-         * same port. */
-        SSL_set_verify(ssl, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);
-        SSL_set_accept_state(ssl);
+    if (ssl && SSL_set_fd(ssl, fd) == 1 && SSL_set_app_data(ssl, (char *)(uintptr_t)protocols[protocol]) == 1)
+        return ssl;
+    SSL_free(ssl);
+    ERR_clear_error();
+    return NULL;
+}
+
+SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, enum rpc_protocol protocol, bool certificates_only)
+{
+    SSL *ssl = end_make(pair, fd, protocol);
+    if (!ssl)
+        return NULL;
+    /* Without certificates_only a client without a certificate is anonymous: enrolment and bearer tokens use the same
+     * port. */
+    SSL_set_verify(ssl, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);
+    SSL_set_accept_state(ssl);
+    return ssl;
+}
+
+SSL *rpc_pair_connect(struct rpc_pair *pair, int fd, enum rpc_protocol protocol)
+{
+    SSL *ssl = end_make(pair, fd, protocol);
+    const unsigned char *own = (const unsigned char *)protocols[protocol];
+    if (ssl && SSL_set_alpn_protos(ssl, own, 1u + own[0]) == 0) { /* 0 is success here */
+        SSL_set_verify(ssl, SSL_VERIFY_PEER, NULL);
+        SSL_set_connect_state(ssl);
         return ssl;
     }
     SSL_free(ssl);

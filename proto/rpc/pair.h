@@ -20,10 +20,13 @@ bool rpc_pair_refresh(struct rpc_pair *pair);
 
 /* Never NULL; valid until the next refresh. */
 grpc_channel_credentials *rpc_pair_client(const struct rpc_pair *pair);
-enum rpc_protocol { RPC_HTTP_2, RPC_HTTP_1_1 };
+enum rpc_protocol { RPC_HTTP_2, RPC_HTTP_1_1, RPC_TUNNEL };
 /* The server's end of TLS for fd, a new connection that the caller still owns, with the current files. No session
  * resumption: each client proves its certificate. A client that names protocols must name this one. certificates_only:
  * the handshake requires a certificate of the CA. NULL: out of memory. */
 SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, enum rpc_protocol protocol, bool certificates_only);
+/* The client's end of TLS for fd, with the current files. The server needs a certificate of the CA that may serve; no
+ * host name is compared. The handshake begins with the first write. NULL: out of memory. */
+SSL *rpc_pair_connect(struct rpc_pair *pair, int fd, enum rpc_protocol protocol);
 
 #endif

@@ -21,7 +21,7 @@ enum {
     BACKLOG_BYTES = 64 << 10, /* limit of bytes waiting for a side; beyond this limit the other side is not read */
     READS = 4,                /* reads from one client before other clients have their turn */
     EVENTS = 128,
-    BEGIN_MS = 10000, /* time limit for TLS and the first frame, or the first byte of HTTP/1.1 */
+    BEGIN_MS = 10000, /* time limit for TLS and the first frame, or the first byte of other protocols */
     LEAVE_MS = 10000, /* time limit for a client to take the server's remaining output */
     CUT_MS = 1000,    /* the same limit for a client that has lost its rights */
     LOOK_MS = 1000,   /* interval between searches for late connections */
@@ -188,20 +188,20 @@ static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
             const unsigned char *protocol;
             unsigned len;
             SSL_get0_alpn_selected(c->tls, &protocol, &len);
-            if (!c->http && (len != 2 || memcmp(protocol, "h2", 2) != 0)) {
+            if (!c->plain && (len != 2 || memcmp(protocol, "h2", 2) != 0)) {
                 (void)titan_fail(&c->why, TITAN_EPERM, "a client that does not offer HTTP/2 in its handshake");
                 return false;
             }
             identify(c);
         }
         const titan_status passed =
-            c->http ? buf_append(&c->inner.out, proxy->bytes, (size_t)n)
-                    : rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why);
+            c->plain ? buf_append(&c->inner.out, proxy->bytes, (size_t)n)
+                     : rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why);
         if (passed != TITAN_OK) {
             (void)end_flush(&c->client);
             return false;
         }
-        if ((c->http || c->filter.begun) && !c->begun) {
+        if ((c->plain || c->filter.begun) && !c->begun) {
             c->begun = true;
             deadline_set(proxy, c, 0);
         }
@@ -215,8 +215,8 @@ static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, 
     ssize_t n;
     do {
         n = recv(c->inner.fd, proxy->bytes, sizeof(proxy->bytes), 0);
-        if (n > 0 && (c->http ? buf_append(&c->client.out, proxy->bytes, (size_t)n)
-                              : rpc_filter_server(&c->filter, proxy->bytes, (size_t)n, &c->client.out)) != TITAN_OK) {
+        if (n > 0 && (c->plain ? buf_append(&c->client.out, proxy->bytes, (size_t)n)
+                               : rpc_filter_server(&c->filter, proxy->bytes, (size_t)n, &c->client.out)) != TITAN_OK) {
             (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory for an answer");
             return false;
         }
@@ -340,7 +340,7 @@ static void *proxy_thread(void *arg)
             if (c->deadline_ns == 0 || now < c->deadline_ns)
                 continue;
             if (!c->begun)
-                (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing of HTTP within %d s", BEGIN_MS / 1000);
+                (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing came within %d s", BEGIN_MS / 1000);
             connection_end(proxy, c);
         }
         ended_post(proxy);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.h - the thread between clients and gRPC, or an HTTP server. Private to proto.
+/* proxy.h - the thread between peers and gRPC, an HTTP server, or a tunnel's owner. Private to proto.
  *
  * The server gets one end of a socket pair for each connection. The thread carries bytes between the other end and the
  * client, terminates TLS, and for gRPC applies filter.h. When a side stops reading, the thread stops reading for it. */
@@ -35,7 +35,7 @@ struct rpc_proxy_connection {
     LIST_ENTRY(rpc_proxy_connection) link;
     struct rpc_proxy_connection *next_arrival; /* next in the list of arrivals, or of ended connections */
     struct rpc_proxy_end client, inner;
-    bool http; /* HTTP/1.1: the bytes pass as they are; set by the caller */
+    bool plain; /* the bytes pass as they are (HTTP/1.1, a tunnel); set by the caller */
     struct rpc_filter filter;
     SSL *tls;   /* NULL: no TLS */
     bool begun; /* the client has begun to speak the protocol */

@@ -22,6 +22,7 @@ state
 
 daemon/auth         titan state proto/rpc
 daemon/common       titan
+daemon/ha           proto/rpc daemon/common daemon/auth
 daemon/spawn        daemon/common
 daemon/agent        titan daemon/common
 daemon/agent/core      titan proto daemon/common daemon/agent
