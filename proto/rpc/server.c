@@ -15,6 +15,7 @@
 
 #include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
+#include <grpc/support/alloc.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,15 +92,19 @@ struct rpc_server {
     LIST_HEAD(open_calls, rpc_call) open;
     size_t n_calls; /* slots and calls alive */
     bool started, stopping, stopped;
-    uv_timer_t timer; /* finds late requests; during shutdown, ends the grace */
-    int handles;      /* handles still open */
+    uv_timer_t timer;       /* finds late requests; during shutdown, ends the grace */
+    uv_timer_t local_timer; /* ends local calls */
+    int handles;            /* handles still open */
     void (*done)(void *);
     void *data;
 };
 
 struct rpc_call {
     struct rpc_server *server;
-    struct connection *connection;
+    struct connection *connection; /* NULL: a local call */
+    const struct rpc_local *local; /* NULL: a call of gRPC */
+    void *local_data;
+    char *local_peer, *authorization;
     struct endpoint *endpoint;
     struct rpc_tenant *payer; /* the open call counts against this tenant; NULL: against none */
     grpc_call *call;
@@ -117,6 +122,7 @@ struct rpc_call {
     bool begun;  /* its first message has arrived */
     bool opened; /* known to the handler */
     bool over;   /* no further exchange with the handler */
+    bool left;   /* a local call without a client */
     bool receiving, recv_held;
     bool finishing; /* status is set; sent after the queue */
     bool finished;  /* status is in flight, or the stream is broken */
@@ -138,6 +144,8 @@ static void close_tag(struct rpc_tag *tag, bool ok);
 static void recv_tag(struct rpc_tag *tag, bool ok);
 static void send_tag(struct rpc_tag *tag, bool ok);
 static void connection_free(struct connection *c);
+static void local_end_later(struct rpc_server *server);
+static void shutdown_advance(struct rpc_server *server);
 
 /* Offers gRPC a slot for the next call of the connection. Without memory the connection has one slot fewer, and its
  * calls wait for another slot. */
@@ -353,6 +361,13 @@ static const char *charge(struct rpc_call *call)
     return NULL;
 }
 
+static void count_end(const struct rpc_call *call, int code)
+{
+    call->endpoint->codes[code >= 0 && code < RPC_CODES ? code : GRPC_STATUS_UNKNOWN]++;
+    if (!streams(call->endpoint))
+        histogram_add(&call->endpoint->duration, (double)(clock_mono_ns() - call->taken_ns) / 1e9);
+}
+
 static void close_tag(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
@@ -360,10 +375,7 @@ static void close_tag(struct rpc_tag *tag, bool ok)
     struct rpc_tenant *payer = TAKE(call->payer);
     titan_assert(!call->over);
     call->over = true;
-    const int code = call->finished ? titan_status_grpc(call->status) : GRPC_STATUS_CANCELLED;
-    call->endpoint->codes[code >= 0 && code < RPC_CODES ? code : GRPC_STATUS_UNKNOWN]++;
-    if (!streams(call->endpoint))
-        histogram_add(&call->endpoint->duration, (double)(clock_mono_ns() - call->taken_ns) / 1e9);
+    count_end(call, call->finished ? titan_status_grpc(call->status) : GRPC_STATUS_CANCELLED);
     if (payer) {
         titan_assert(payer->n_calls > 0);
         payer->n_calls--;
@@ -494,8 +506,12 @@ static void send_tag(struct rpc_tag *tag, bool ok)
 
 static titan_status has_room(struct rpc_call *call)
 {
-    if (call->over || call->finishing)
+    if (call->over || call->finishing || call->left)
         return TITAN_ECANCELLED;
+    if (call->local) {
+        call->want_drain = call->local->has_room && !call->local->has_room(call->local_data);
+        return call->want_drain ? TITAN_EAGAIN : TITAN_OK;
+    }
     const uint32_t most = call->endpoint->method.max_queue_bytes;
     if (call->out.n >= call->server->options.max_queue || (most && call->out.bytes >= most)) {
         call->want_drain = true;
@@ -507,6 +523,10 @@ static titan_status has_room(struct rpc_call *call)
 titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
 {
     TRY(has_room(call));
+    if (call->local) {
+        call->local->on_message(message, call->local_data);
+        return TITAN_OK;
+    }
     TRY(rpc_out_append(&call->out, rpc_pack(message)));
     pump(call);
     return TITAN_OK;
@@ -526,6 +546,14 @@ void rpc_packed_free(struct rpc_packed *packed)
 titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed *packed)
 {
     TRY(has_room(call));
+    if (call->local) {
+        ProtobufCMessage *message;
+        struct titan_error err;
+        TRY(rpc_unpack((grpc_byte_buffer *)(uintptr_t)packed, call->local->reply, SIZE_MAX, &message, &err));
+        call->local->on_message(message, call->local_data);
+        protobuf_c_message_free_unpacked(message, NULL);
+        return TITAN_OK;
+    }
     grpc_byte_buffer *copy = grpc_byte_buffer_copy((grpc_byte_buffer *)(uintptr_t)packed); /* shares the bytes */
     TRY(rpc_out_append(&call->out, copy));
     pump(call);
@@ -536,7 +564,9 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     if (call->over || call->finishing)
         return;
-    rpc_call_finish(call, rpc_out_append(&call->out, rpc_pack(reply)), NULL);
+    if (call->local && !call->left)
+        call->local->on_message(reply, call->local_data);
+    rpc_call_finish(call, call->local ? TITAN_OK : rpc_out_append(&call->out, rpc_pack(reply)), NULL);
 }
 
 void rpc_call_finish(struct rpc_call *call, titan_status status, const char *message)
@@ -547,7 +577,10 @@ void rpc_call_finish(struct rpc_call *call, titan_status status, const char *mes
     call->status = status;
     if (status != TITAN_OK)
         call->status_text = grpc_slice_from_copied_string(message ? message : titan_status_text(status));
-    pump(call);
+    if (call->local)
+        local_end_later(call->server);
+    else
+        pump(call);
 }
 
 void rpc_call_fail(struct rpc_call *call, const struct titan_error *err)
@@ -570,7 +603,7 @@ void *rpc_call_data(const struct rpc_call *call)
 
 const char *rpc_call_peer(const struct rpc_call *call)
 {
-    return call->connection->peer;
+    return call->local ? call->local_peer : call->connection->peer;
 }
 
 struct rpc_refusals rpc_call_refusals(const struct rpc_call *call)
@@ -613,6 +646,8 @@ const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
 
 void rpc_call_renewed(struct rpc_call *call, int64_t until_ms)
 {
+    if (call->local)
+        return; /* its transport knows of no renewal */
     if (atomic_load(&call->connection->proxy.identified))
         call->connection->proxy.identity.until_ms = until_ms;
     for (struct rpc_call *c = LIST_FIRST(&call->server->open); c; c = LIST_NEXT(c, link))
@@ -629,12 +664,116 @@ const char *rpc_call_metadata(struct rpc_call *call, const char *name)
 {
     free(call->header);
     call->header = NULL;
+    if (call->local)
+        return strcmp(name, "authorization") == 0 ? call->authorization : NULL;
     for (size_t i = 0; i < call->metadata.count && !call->header; i++) {
         const grpc_metadata *m = &call->metadata.metadata[i];
         if (grpc_slice_str_cmp(m->key, name) == 0)
             call->header = strndup((const char *)GRPC_SLICE_START_PTR(m->value), (size_t)GRPC_SLICE_LENGTH(m->value));
     }
     return call->header;
+}
+
+/* --- local calls -------------------------------------------------------------------------------------------------- */
+
+static void local_free(struct rpc_call *call)
+{
+    grpc_slice_unref(call->status_text);
+    free(call->local_peer);
+    free(call->authorization);
+    free(call);
+}
+
+/* Ends the local calls that are finished or left. A handler does not see its call end before it has returned. */
+static void local_end(uv_timer_t *timer)
+{
+    struct rpc_server *server = timer->data;
+    for (struct rpc_call *call = LIST_FIRST(&server->open), *next; call; call = next) {
+        next = LIST_NEXT(call, link);
+        if (!call->local || !(call->finishing || call->left))
+            continue;
+        call->over = true;
+        count_end(call, call->finishing ? titan_status_grpc(call->status) : GRPC_STATUS_CANCELLED);
+        if (call->opened && call->endpoint->method.on_close)
+            call->endpoint->method.on_close(call, call->left, call->endpoint->data);
+        if (!call->left) {
+            char *const text = grpc_slice_to_c_string(call->status_text);
+            call->local->on_end(call->status, text, call->local_data);
+            gpr_free(text);
+        }
+        next = LIST_NEXT(call, link); /* the callbacks may have begun calls, but ended none */
+        LIST_REMOVE(call, link);
+        titan_assert(server->n_calls > 0);
+        server->n_calls--;
+        local_free(call);
+    }
+    shutdown_advance(server);
+}
+
+static void local_end_later(struct rpc_server *server)
+{
+    (void)uv_timer_start(&server->local_timer, local_end, 0, 0);
+}
+
+struct rpc_call *rpc_local_call(struct rpc_server *server, const char *path, const struct rpc_local_caller *caller,
+                                const ProtobufCMessage *request, const struct rpc_local *local, void *data)
+{
+    const struct rpc_server_options *options = &server->options;
+    struct endpoint *endpoint = server->endpoints;
+    struct titan_error err;
+    if (!server->started || server->stopped)
+        return NULL;
+    while (endpoint->method.path && strcmp(endpoint->method.path, path) != 0)
+        endpoint++;
+    titan_assert(endpoint->method.on_request && !endpoint->own && endpoint->method.request == request->descriptor);
+    struct rpc_call *call = malloc(sizeof(*call));
+    if (!call)
+        return NULL;
+    *call = (struct rpc_call){.server = server,
+                              .endpoint = endpoint,
+                              .local = local,
+                              .local_data = data,
+                              .local_peer = strdup(caller->peer),
+                              .authorization = caller->authorization ? strdup(caller->authorization) : NULL,
+                              .identity = caller->identity,
+                              .opened_ms = uv_now(server->loop),
+                              .taken_ns = clock_mono_ns(),
+                              .begun = true,
+                              .status_text = grpc_empty_slice()};
+    if (!call->local_peer || (caller->authorization && !call->authorization)) {
+        local_free(call);
+        return NULL;
+    }
+    server->n_calls++;
+    LIST_INSERT_HEAD(&server->open, call, link);
+    HANDLER(endpoint->method.path);
+    if (server->stopping) {
+        rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
+    } else if ((options->authorize && options->authorize(call, &endpoint->method, endpoint->data, &err) != TITAN_OK) ||
+               (options->check && options->check(call, &endpoint->method, request, endpoint->data, &err) != TITAN_OK)) {
+        rpc_call_fail(call, &err);
+    } else {
+        call->opened = true;
+        endpoint->method.on_request(call, request, endpoint->data);
+    }
+    return call;
+}
+
+void rpc_local_drained(struct rpc_call *call)
+{
+    titan_assert(call->local);
+    if (!call->want_drain || call->over || call->finishing || call->left)
+        return;
+    call->want_drain = false;
+    if (call->endpoint->method.on_drain)
+        call->endpoint->method.on_drain(call, call->endpoint->data);
+}
+
+void rpc_local_leave(struct rpc_call *call)
+{
+    titan_assert(call->local && !call->left);
+    call->left = true;
+    local_end_later(call->server);
 }
 
 /* --- connections -------------------------------------------------------------------------------------------------- */
@@ -646,9 +785,6 @@ static int fd_max(void)
     (void)getrlimit(RLIMIT_NOFILE, &limit);
     return (int)(MIN(limit.rlim_cur, (rlim_t)INT32_MAX) - MIN(limit.rlim_cur / 4, (rlim_t)FDS_RESERVED));
 }
-
-/* The last step of shutdown, after gRPC has released everything. */
-static void shutdown_advance(struct rpc_server *server);
 
 /* Frees a connection to which nothing refers any more. */
 static void connection_free(struct connection *c)
@@ -933,7 +1069,8 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
     titan_assert(!server->started);
     TRY(rpc_queue_start(&server->queue, server->loop, err));
     (void)uv_timer_init(server->loop, &server->timer);
-    server->timer.data = server;
+    (void)uv_timer_init(server->loop, &server->local_timer);
+    server->timer.data = server->local_timer.data = server;
     server->started = true;
     TRY(rpc_proxy_open(&server->queue, &server->proxy, err));
     return rpc_listeners_start(&server->listeners, server->loop, err);
@@ -975,14 +1112,16 @@ static void timer_closed(uv_handle_t *handle)
     handle_closed(handle->data);
 }
 
+/* The last step of shutdown, after gRPC has released everything. */
 static void shutdown_advance(struct rpc_server *server)
 {
     if (!server->stopping || server->stopped || server->n_up > 0 || server->n_calls > 0)
         return;
     server->stopped = true;
-    server->handles = 2;
+    server->handles = 3;
     rpc_proxy_close(TAKE(server->proxy)); /* its ended tags must precede the queue's end */
     uv_close((uv_handle_t *)&server->timer, timer_closed);
+    uv_close((uv_handle_t *)&server->local_timer, timer_closed);
     rpc_queue_stop(&server->queue, handle_closed, server);
 }
 
@@ -1008,9 +1147,9 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     rpc_listeners_close(&server->listeners);
     for (struct connection *c = LIST_FIRST(&server->connections); c; c = LIST_NEXT(c, link))
         connection_shut(c, false);
-    /* Health watches and reflection streams never end by themselves. */
+    /* Health watches, reflection streams and the streams of pages never end by themselves. */
     for (struct rpc_call *call = LIST_FIRST(&server->open); call; call = LIST_NEXT(call, link))
-        if (call->endpoint->own)
+        if (call->endpoint->own || call->local)
             rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
     (void)uv_timer_start(&server->timer, grace_over, grace_ms, 0);
     shutdown_advance(server);

@@ -168,4 +168,31 @@ void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *ide
  * this function or on_close. */
 const char *rpc_call_metadata(struct rpc_call *call, const char *name);
 
+/* --- calls of this process ---------------------------------------------------------------------------------------- */
+/* For a client that is not gRPC's: unary and server-streaming methods. Rights are asked for as for any call, and
+ * reviewed. All callbacks run on the loop's thread; on_message may run before rpc_local_call returns. They may call
+ * rpc_local_leave. */
+
+struct rpc_local {
+    void (*on_message)(const ProtobufCMessage *message, void *data);
+    /* May another message come? False: the caller calls rpc_local_drained later. NULL: always. */
+    bool (*has_room)(void *data);
+    /* The call has ended, exactly once; not after rpc_local_leave. text: why, unless TITAN_OK. */
+    void (*on_end)(titan_status status, const char *text, void *data);
+    const ProtobufCMessageDescriptor *reply; /* of the method's messages */
+};
+/* What the transport knows of the caller. The texts are copied. */
+struct rpc_local_caller {
+    struct rpc_identity identity;
+    const char *peer;          /* for the log */
+    const char *authorization; /* value of this header; NULL = none */
+};
+/* local outlives the call. The request is borrowed until the return. NULL: out of memory, or the server is not started.
+ */
+struct rpc_call *rpc_local_call(struct rpc_server *server, const char *path, const struct rpc_local_caller *caller,
+                                const ProtobufCMessage *request, const struct rpc_local *local, void *data);
+void rpc_local_drained(struct rpc_call *call);
+/* The client is gone: no more callbacks. The handler is told of it in the next turn of the loop. */
+void rpc_local_leave(struct rpc_call *call);
+
 #endif

@@ -208,6 +208,15 @@ static titan_status on_authorize(struct rpc_call *call, const struct rpc_method 
     return TITAN_OK;
 }
 
+static titan_status on_review(struct rpc_call *call, const struct rpc_method *method, void *data,
+                              struct titan_error *err)
+{
+    (void)call;
+    (void)method;
+    (void)data;
+    return titan_fail(err, TITAN_EPERM, "no more");
+}
+
 static const struct rpc_method methods[] = {
     {.path = UNARY, .request = &titan__v1__submit_request__descriptor, .on_request = on_submit, .on_close = on_closed},
     {.path = STREAM,
@@ -265,6 +274,7 @@ static struct rpc_server *server_new(struct fixture *f)
                                                .max_queue = 16,
                                                .request_ms = request_ms,
                                                .authorize = on_authorize,
+                                               .review = on_review,
                                                .rests = rests};
     struct rpc_server *server = NULL;
     assert_int_equal(rpc_server_open(&f->loop, &options, &server, NULL), TITAN_OK);
@@ -1398,6 +1408,161 @@ static void test_lock_checks(void **state)
     assert_int_equal(lock_modes, 1);
 }
 
+/* --- calls from this process -------------------------------------------------------------------------------------- */
+
+struct local_client {
+    struct fixture *f;
+    uint64_t room; /* messages that it still takes */
+    struct rpc_call *call;
+};
+
+static void on_local_message(const ProtobufCMessage *message, void *data)
+{
+    struct local_client *c = data;
+    struct fixture *f = c->f;
+    f->messages++;
+    c->room--;
+    if (message->descriptor == &titan__v1__submit_response__descriptor) {
+        f->number = ((const Titan__V1__SubmitResponse *)message)->job_id;
+    } else {
+        const uint64_t id = ((const Titan__V1__Event *)message)->id;
+        f->in_order = f->last_id == id - 1;
+        f->last_id = id;
+    }
+}
+
+static bool local_has_room(void *data)
+{
+    return ((struct local_client *)data)->room > 0;
+}
+
+static void on_local_end(titan_status status, const char *text, void *data)
+{
+    struct fixture *f = ((struct local_client *)data)->f;
+    f->ends++;
+    f->error.status = status;
+    (void)snprintf(f->text, sizeof(f->text), "%s", text);
+}
+
+static const struct rpc_local local_submit = {on_local_message, NULL, on_local_end,
+                                              &titan__v1__submit_response__descriptor};
+static const struct rpc_local local_watch = {on_local_message, local_has_room, on_local_end,
+                                             &titan__v1__event__descriptor};
+
+static struct rpc_call *local_submits(struct local_client *c, const char *name, const char *authorization)
+{
+    Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
+    request.name = (char *)name;
+    request.recipe = (char *)"four";
+    const struct rpc_local_caller caller = {{.kind = RPC_ID_NONE, .name = "anonymous"}, "http:1.2.3.4", authorization};
+    return rpc_local_call(c->f->server, UNARY, &caller, &request.base, &local_submit, c);
+}
+
+static struct rpc_call *local_watches(struct local_client *c, uint64_t count)
+{
+    Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
+    request.after_event_id = count;
+    request.job_id = 10;
+    const struct rpc_local_caller caller = {{.kind = RPC_ID_NONE, .name = "anonymous"}, "http:1.2.3.4", NULL};
+    return rpc_local_call(c->f->server, STREAM, &caller, &request.base, &local_watch, c);
+}
+
+/* The end of a local call is a timer of 0 ms, behind which UV_RUN_ONCE would wait for something else. */
+static void turn_until_count(struct fixture *f, const int *count, int wanted)
+{
+    while (*count < wanted)
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+}
+
+static void of_submit(const struct rpc_method_calls *calls, void *data)
+{
+    if (strcmp(calls->path, UNARY) == 0)
+        *(struct rpc_method_calls *)data = *calls;
+}
+
+static void test_local_unary(void **state)
+{
+    struct fixture *f = *state;
+    struct rpc_method_calls calls = {NULL, NULL, NULL};
+    struct local_client c = {.f = f};
+    f->token = "Bearer x";
+    assert_non_null(local_submits(&c, "", "Bearer x"));
+    assert_int_equal(f->messages, 1);
+    assert_int_equal(f->number, 4);
+    assert_string_equal(f->peer, "http:1.2.3.4");
+    assert_int_equal(f->asked, 1);
+    assert_int_equal(f->ends, 0); /* nothing ends before the loop's next turn */
+    turn_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->closed, 1);
+
+    assert_non_null(local_submits(&c, "fail", "Bearer x"));
+    turn_until_count(f, &f->ends, 2);
+    assert_int_equal(f->error.status, TITAN_EUNPLACEABLE);
+    assert_string_equal(f->text, "8 workers do not fit 4 slots (lower elastic.max_workers)");
+    rpc_server_calls(f->server, of_submit, &calls); /* they count as any others */
+    assert_int_equal(calls.codes[0], 1);
+    assert_int_equal(calls.codes[9], 1); /* FAILED_PRECONDITION */
+    assert_non_null(calls.duration);
+}
+
+/* The feed stops at a client without room, and goes on from there. */
+static void test_local_stream(void **state)
+{
+    struct fixture *f = *state;
+    struct local_client c = {.f = f, .room = 3};
+    struct rpc_call *call = local_watches(&c, 10);
+    assert_int_equal(f->messages, 3);
+    c.room = 5;
+    rpc_local_drained(call);
+    assert_int_equal(f->messages, 8);
+    rpc_local_drained(call);
+    assert_int_equal(f->messages, 8);
+    c.room = 5;
+    rpc_local_drained(call);
+    turn_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->last_id, 10);
+    assert_true(f->in_order);
+    assert_int_equal(f->closed_cancelled, 0);
+}
+
+static void test_local_leave(void **state)
+{
+    struct fixture *f = *state;
+    struct local_client c = {.f = f, .room = 3};
+    struct rpc_call *call = local_watches(&c, UINT64_MAX);
+    rpc_local_leave(call);
+    assert_int_equal(f->closed, 0);
+    turn_until_count(f, &f->closed, 1);
+    assert_int_equal(f->closed_cancelled, 1);
+    assert_int_equal(f->ends, 0);
+    assert_non_null(local_submits(&c, "hang", NULL));
+    rpc_local_leave(f->hung);
+    turn_until_count(f, &f->closed, 2);
+    assert_null(f->hung);
+}
+
+/* Rights that are lost, and the end of the server, end a local call as any other. */
+static void test_local_review(void **state)
+{
+    struct fixture *f = *state;
+    struct local_client c = {.f = f, .room = 3};
+    (void)local_watches(&c, UINT64_MAX);
+    rpc_server_review(f->server);
+    turn_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_EPERM);
+    assert_string_equal(f->text, "no more");
+    (void)local_submits(&c, "hang", NULL);
+    rpc_client_close(f->client, set_true, &f->client_down);
+    run_until(f, &f->client_down);
+    f->client = NULL;
+    server_stop(f);
+    assert_int_equal(f->ends, 2);
+    assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
+    assert_int_equal(f->closed, 2);
+}
+
 #define WITH_SERVER(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -1447,6 +1612,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_many_connections, setup_resting, teardown),
         WITH_SERVER(test_many_clients),
         cmocka_unit_test(test_lock_checks),
+        WITH_SERVER(test_local_unary),
+        WITH_SERVER(test_local_stream),
+        WITH_SERVER(test_local_leave),
+        WITH_SERVER(test_local_review),
     };
     return cmocka_run_group_tests_name("rpc", tests, NULL, NULL);
 }
