@@ -3,10 +3,13 @@
  * has ended it. */
 #include "proto/http/http_server.h"
 
+#include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -17,6 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/slowest.h"
+#include "base/utf8.h"
 #include "proto/rpc/listener.h"
 #include "proto/rpc/pair.h"
 #include "proto/rpc/proxy.h"
@@ -25,6 +29,7 @@ enum {
     REFUSAL_SAID_MS = 60000,
     SPARE_CONNECTIONS = 8, /* libmicrohttpd's own limit is never reached */
     PAIR_BUFFER = 64 << 10,
+    STREAM_BLOCK = 4096,
 };
 
 struct connection {
@@ -36,11 +41,28 @@ struct connection {
     uint8_t address[16];          /* the peer's, of IPv6 the first half */
     struct rpc_identity identity; /* of a client without a certificate */
     bool tls;
-    bool ended, closed; /* by the proxy; by libmicrohttpd */
-    bool asking;        /* a request line has come, and no answer has gone yet */
-    bool answered;      /* a request was answered */
-    bool cut;           /* its time was over */
-    int64_t until_ms;   /* monotonic */
+    bool ended, closed;             /* by the proxy; by libmicrohttpd */
+    bool asking;                    /* a request line has come, and no answer has gone yet */
+    bool answered;                  /* a request was answered */
+    bool cut;                       /* its time was over, or its client has left */
+    int64_t until_ms;               /* monotonic */
+    struct http_exchange *exchange; /* NULL = the last request was answered at once */
+};
+
+struct http_exchange {
+    struct connection *connection;
+    struct MHD_Connection *mhd;
+    const struct http_later *later;
+    void *data;
+    struct http_body *body; /* of an answer; NULL = none yet */
+    unsigned status;
+    struct MHD_Response *stream; /* until it is queued */
+    struct buf queue;            /* of a stream; bytes up to `at` are libmicrohttpd's */
+    size_t at;
+    bool answered;  /* libmicrohttpd has the answer, or the head of the stream */
+    bool suspended; /* libmicrohttpd leaves the connection alone */
+    bool over;      /* the stream ends behind its queue */
+    bool full;      /* drained() is due when there is room */
 };
 
 struct http_server {
@@ -56,6 +78,9 @@ struct http_server {
     LIST_HEAD(http_connections, connection) connections;
     struct http_counters counters;
     int64_t refusal_reported_ms;
+    uint32_t n_exchanges;
+    bool resumed;       /* a connection waits for libmicrohttpd's next run */
+    int64_t look_at_ms; /* the next look for clients that have left */
     struct http_body *not_allowed, *no_body, *broken;
     uv_poll_t poll;
     uv_timer_t timer;
@@ -74,13 +99,18 @@ struct http_body {
     uint32_t n;
 };
 
+static bool response_headers(struct MHD_Response *r, const char *type)
+{
+    return MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type) == MHD_YES &&
+           MHD_add_response_header(r, "X-Content-Type-Options", "nosniff") == MHD_YES &&
+           MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store") == MHD_YES;
+}
+
 static struct MHD_Response *response_new(const char *text, size_t len, enum MHD_ResponseMemoryMode mode,
                                          const char *type)
 {
     struct MHD_Response *r = MHD_create_response_from_buffer(len, (void *)(uintptr_t)text, mode);
-    if (r && (MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type) != MHD_YES ||
-              MHD_add_response_header(r, "X-Content-Type-Options", "nosniff") != MHD_YES ||
-              MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store") != MHD_YES)) {
+    if (r && !response_headers(r, type)) {
         MHD_destroy_response(r);
         r = NULL;
     }
@@ -104,6 +134,26 @@ struct http_body *http_body_new(struct buf *text, const char *type)
         *text = BUF_INIT; /* libmicrohttpd frees the memory */
     body->n = 1;
     return body;
+}
+
+struct http_body *http_body_static(const char *text, size_t len, const char *type)
+{
+    struct http_body *body = calloc(1, sizeof(*body));
+    if (body && !(body->response = response_new(text, len, MHD_RESPMEM_PERSISTENT, type))) {
+        free(body);
+        return NULL;
+    }
+    if (body)
+        body->n = 1;
+    return body;
+}
+
+bool http_body_header(struct http_body *body, const char *name, const char *value)
+{
+    const char *const old = MHD_get_response_header(body->response, name);
+    if (old)
+        (void)MHD_del_response_header(body->response, name, old);
+    return MHD_add_response_header(body->response, name, value) == MHD_YES;
 }
 
 struct http_body *http_body_ref(struct http_body *body)
@@ -135,7 +185,7 @@ static void connection_free(struct connection *c)
     struct http_server *s = c->server;
     if (!c->closed || (c->tls && !c->ended))
         return;
-    titan_assert(s->counters.open > 0);
+    titan_assert(s->counters.open > 0 && !c->exchange);
     s->counters.open--;
     if (c->tls && !c->cut && c->proxy.why.status == TITAN_ETIMEDOUT)
         s->counters.late++;
@@ -160,8 +210,31 @@ static void schedule(struct http_server *s);
 
 static void run(struct http_server *s)
 {
+    s->resumed = false;
     (void)MHD_run(s->daemon);
     schedule(s);
+}
+
+static void on_timer(uv_timer_t *timer);
+
+/* libmicrohttpd goes on with the connection in the next turn of the loop: its epoll descriptor does not tell of it. */
+static void resume(struct http_exchange *x)
+{
+    struct http_server *s = x->connection->server;
+    if (!x->suspended)
+        return;
+    x->suspended = false;
+    MHD_resume_connection(x->mhd);
+    s->resumed = true;
+    if (!s->closing)
+        (void)uv_timer_start(&s->timer, on_timer, 0, 0);
+}
+
+static void suspend(struct http_exchange *x)
+{
+    titan_assert(!x->suspended);
+    x->suspended = true;
+    MHD_suspend_connection(x->mhd);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -169,13 +242,24 @@ static void on_timer(uv_timer_t *timer)
     HANDLER("http.timer");
     struct http_server *s = timer->data;
     const int64_t now_ms = clock_mono_ms();
+    const bool looks = s->n_exchanges > 0 && now_ms >= s->look_at_ms;
     for (struct connection *c = LIST_FIRST(&s->connections); c; c = LIST_NEXT(c, link)) {
-        if (c->cut || c->closed || now_ms < c->until_ms)
+        const bool late = now_ms >= c->until_ms, waits = c->exchange && c->exchange->suspended;
+        char byte;
+        ssize_t n;
+        if (c->cut || c->closed || !(late || (looks && waits)))
+            continue;
+        /* libmicrohttpd does not look at the socket of a suspended connection */
+        if (!late && ((n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) > 0 || (n < 0 && errno == EAGAIN)))
             continue;
         c->cut = true;
-        s->counters.late++;
+        s->counters.late += late;
         (void)shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd sees a client that has left */
+        if (waits)
+            resume(c->exchange);
     }
+    if (looks)
+        s->look_at_ms = now_ms + s->options.look_ms;
     run(s);
 }
 
@@ -195,6 +279,10 @@ static void schedule(struct http_server *s)
     for (const struct connection *c = LIST_FIRST(&s->connections); c; c = LIST_NEXT(c, link))
         if (!c->cut && !c->closed)
             wait_ms = MIN(wait_ms, MAX(c->until_ms - now_ms, INT64_C(0)));
+    if (s->resumed)
+        wait_ms = 0;
+    if (s->n_exchanges > 0)
+        wait_ms = MIN(wait_ms, MAX(s->look_at_ms - now_ms, INT64_C(0)));
     if (s->closing || wait_ms == INT64_MAX)
         (void)uv_timer_stop(&s->timer);
     else
@@ -342,13 +430,36 @@ static void *on_uri(void *data, const char *uri, struct MHD_Connection *m)
     return NULL;
 }
 
+static void peer_text(const struct sockaddr_storage *peer, char *out, size_t cap)
+{
+    char host[INET6_ADDRSTRLEN] = "";
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)peer;
+    const struct sockaddr_in *four = (const struct sockaddr_in *)peer;
+    const bool is_six = peer->ss_family == AF_INET6;
+    (void)inet_ntop(peer->ss_family, is_six ? (const void *)&six->sin6_addr : &four->sin_addr, host, sizeof(host));
+    (void)snprintf(out, cap, is_six ? "http:[%s]:%u" : "http:%s:%u", host,
+                   ntohs(is_six ? six->sin6_port : four->sin_port));
+}
+
 static void on_completed(void *data, struct MHD_Connection *m, void **request, enum MHD_RequestTerminationCode code)
 {
     struct http_server *s = data;
     struct connection *c = connection_of(m);
+    struct http_exchange *x = TAKE(c->exchange);
     (void)request;
     if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
         c->until_ms = clock_mono_ms() + s->options.idle_ms;
+    if (!x)
+        return;
+    titan_assert(s->n_exchanges > 0 && !x->suspended);
+    s->n_exchanges--;
+    if (x->later->ended)
+        x->later->ended(x->data);
+    if (x->stream)
+        MHD_destroy_response(x->stream);
+    http_body_unref(x->body);
+    buf_free(&x->queue);
+    free(x);
 }
 
 static enum MHD_Result reply(struct MHD_Connection *m, unsigned status, struct http_body *body)
@@ -363,6 +474,174 @@ static enum MHD_Result reply(struct MHD_Connection *m, unsigned status, struct h
     return MHD_queue_response(m, status, body->response);
 }
 
+/* The answer that has come, if it has. */
+static enum MHD_Result answer_later(struct MHD_Connection *m, struct http_exchange *x)
+{
+    struct connection *c = x->connection;
+    if (c->cut)
+        return MHD_NO;
+    if (!x->stream && !x->body) {
+        c->asking = false;
+        c->answered = true;
+        c->until_ms = clock_mono_ms() + c->server->options.send_ms;
+        suspend(x);
+        return MHD_YES;
+    }
+    x->answered = true;
+    if (x->body)
+        return reply(m, x->status, x->body);
+    c->until_ms = clock_mono_ms() + c->server->options.send_ms;
+    const enum MHD_Result rc = MHD_queue_response(m, MHD_HTTP_OK, x->stream);
+    MHD_destroy_response(TAKE(x->stream)); /* libmicrohttpd has its own reference */
+    return rc;
+}
+
+/* libmicrohttpd asks for more of a stream: what it had is with the kernel. */
+static ssize_t on_read(void *data, uint64_t position, char *out, size_t max)
+{
+    struct http_exchange *x = data;
+    struct connection *c = x->connection;
+    const size_t n = MIN(max, x->queue.len - x->at);
+    (void)position;
+    if (c->cut)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (n == 0 && x->over)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n == 0) {
+        c->until_ms = INT64_MAX;
+        suspend(x);
+        return 0;
+    }
+    memcpy(out, x->queue.data + x->at, n);
+    x->at += n;
+    c->until_ms = clock_mono_ms() + c->server->options.send_ms;
+    if (x->at == x->queue.len) {
+        buf_clear(&x->queue);
+        x->at = 0;
+    }
+    if (x->full && x->queue.len - x->at <= HTTP_QUEUE_MAX / 2) {
+        x->full = false;
+        if (x->later->drained)
+            x->later->drained(x->data);
+    }
+    return (ssize_t)n;
+}
+
+struct http_exchange *http_answer_later(const struct http_request *r, struct http_answer *a,
+                                        const struct http_later *later, void *data)
+{
+    struct MHD_Connection *const m = r->of;
+    struct connection *c = connection_of(m);
+    struct http_exchange *x = calloc(1, sizeof(*x));
+    titan_assert(!c->exchange);
+    if (!x)
+        return NULL;
+    *x = (struct http_exchange){.connection = c, .mhd = m, .later = later, .data = data};
+    if (c->server->n_exchanges++ == 0)
+        c->server->look_at_ms = clock_mono_ms() + c->server->options.look_ms;
+    c->exchange = a->later = x;
+    return x;
+}
+
+void http_exchange_answer(struct http_exchange *x, unsigned status, struct http_body *body)
+{
+    titan_assert(!x->body && !x->stream && !x->answered);
+    x->status = body ? status : MHD_HTTP_INTERNAL_SERVER_ERROR;
+    x->body = body ? body : http_body_ref(x->connection->server->broken);
+    resume(x);
+}
+
+bool http_exchange_stream(struct http_exchange *x, const char *type)
+{
+    titan_assert(!x->body && !x->stream && !x->answered);
+    x->stream = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, on_read, x, NULL);
+    if (x->stream && !response_headers(x->stream, type))
+        MHD_destroy_response(TAKE(x->stream));
+    if (!x->stream)
+        return false;
+    resume(x);
+    return true;
+}
+
+bool http_exchange_write(struct http_exchange *x, const char *text, size_t len)
+{
+    struct connection *c = x->connection;
+    if (x->queue.len == x->at) /* its reader has all else */
+        c->until_ms = clock_mono_ms() + c->server->options.send_ms;
+    if (x->at > x->queue.len / 2) {
+        buf_consume(&x->queue, x->at);
+        x->at = 0;
+    }
+    const bool taken = buf_append(&x->queue, text, len) == TITAN_OK;
+    c->cut = c->cut || !taken;
+    if (x->answered)
+        resume(x);
+    return taken;
+}
+
+bool http_exchange_has_room(struct http_exchange *x)
+{
+    x->full = x->queue.len - x->at >= HTTP_QUEUE_MAX;
+    return !x->full;
+}
+
+void http_exchange_end(struct http_exchange *x)
+{
+    x->over = true;
+    if (x->answered)
+        resume(x);
+}
+
+/* Decodes %XX in place. False: no UTF-8 without NUL. */
+static bool decode(char *text)
+{
+    char *to = text;
+    for (const char *at = text; *at; at++) {
+        char two[3] = {0};
+        if (*at != '%') {
+            *to++ = *at;
+            continue;
+        }
+        if (!isxdigit((unsigned char)at[1]) || !isxdigit((unsigned char)at[2]))
+            return false;
+        memcpy(two, at + 1, 2);
+        *to = (char)strtol(two, NULL, 16);
+        if (!*to++)
+            return false;
+        at += 2;
+    }
+    *to = '\0';
+    return utf8_check(text, (size_t)(to - text)) == (size_t)(to - text);
+}
+
+struct fields {
+    bool (*each)(const char *name, const char *value, void *data);
+    void *data;
+    bool ok;
+};
+
+static enum MHD_Result on_field(void *data, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    struct fields *f = data;
+    (void)kind;
+    _cleanup_free_ char *own_name = strdup(name), *own_value = strdup(value ? value : "");
+    f->ok = own_name && own_value && decode(own_name) && decode(own_value) && f->each(own_name, own_value, f->data);
+    return f->ok ? MHD_YES : MHD_NO;
+}
+
+bool http_request_fields(const struct http_request *r, bool (*each)(const char *name, const char *value, void *data),
+                         void *data)
+{
+    struct fields f = {each, data, true};
+    (void)MHD_get_connection_values(r->of, MHD_GET_ARGUMENT_KIND, on_field, &f);
+    return f.ok;
+}
+
+static const char *header(struct MHD_Connection *m, const char *name)
+{
+    return MHD_lookup_connection_value(m, MHD_HEADER_KIND, name);
+}
+
 static enum MHD_Result on_request(void *data, struct MHD_Connection *m, const char *url, const char *method,
                                   const char *version, const char *upload, size_t *upload_size, void **request)
 {
@@ -372,25 +651,34 @@ static enum MHD_Result on_request(void *data, struct MHD_Connection *m, const ch
     (void)version;
     (void)upload;
     if (*request != &begun) { /* the head is there; an answer now ends the connection behind it */
-        const char *length = MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+        const char *length = header(m, MHD_HTTP_HEADER_CONTENT_LENGTH);
         *request = &begun;
         if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
             return reply(m, MHD_HTTP_METHOD_NOT_ALLOWED, s->not_allowed);
-        if ((length && strcmp(length, "0") != 0) ||
-            MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING))
+        if ((length && strcmp(length, "0") != 0) || header(m, MHD_HTTP_HEADER_TRANSFER_ENCODING))
             return reply(m, MHD_HTTP_BAD_REQUEST, s->no_body);
         return MHD_YES;
     }
     if (*upload_size > 0)
         return MHD_NO;
+    if (c->exchange)
+        return answer_later(m, c->exchange);
     const bool proved = c->tls && atomic_load(&c->proxy.identified);
+    char peer[sizeof("http:[]:65535") + INET6_ADDRSTRLEN];
+    peer_text(&c->peer, peer, sizeof(peer));
     const struct http_request r = {.path = url,
-                                   .accept = MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT),
-                                   .authorization =
-                                       MHD_lookup_connection_value(m, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION),
-                                   .identity = proved ? &c->proxy.identity : &c->identity};
+                                   .host = header(m, MHD_HTTP_HEADER_HOST),
+                                   .accept = header(m, MHD_HTTP_HEADER_ACCEPT),
+                                   .authorization = header(m, MHD_HTTP_HEADER_AUTHORIZATION),
+                                   .if_none_match = header(m, MHD_HTTP_HEADER_IF_NONE_MATCH),
+                                   .last_event_id = header(m, "Last-Event-ID"),
+                                   .peer = peer,
+                                   .identity = proved ? &c->proxy.identity : &c->identity,
+                                   .of = m};
     struct http_answer a = {.status = MHD_HTTP_INTERNAL_SERVER_ERROR};
     s->options.answer(&r, &a, s->options.data);
+    if (c->exchange)
+        return answer_later(m, c->exchange);
     const enum MHD_Result rc =
         reply(m, a.body ? a.status : MHD_HTTP_INTERNAL_SERVER_ERROR, a.body ? a.body : s->broken);
     http_body_unref(a.body); /* libmicrohttpd has its own reference */
@@ -423,6 +711,7 @@ titan_status http_server_open(uv_loop_t *loop, const struct http_server_options 
     DEFAULT(head_ms, 10000);
     DEFAULT(send_ms, 30000);
     DEFAULT(idle_ms, 120000);
+    DEFAULT(look_ms, 5000);
 #undef DEFAULT
     log_init(&s->log, "http", "%s", "");
     s->listeners = (struct rpc_listeners){.spare_fd = -1, .accepted = connection_accepted, .data = s};
@@ -433,11 +722,11 @@ titan_status http_server_open(uv_loop_t *loop, const struct http_server_options 
         MHD_add_response_header(s->not_allowed->response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD") == MHD_YES &&
         s->no_body && s->broken)
         s->daemon = MHD_start_daemon(
-            MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, on_request, s, MHD_OPTION_CONNECTION_LIMIT,
-            (unsigned)(o->max_connections + SPARE_CONNECTIONS), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-            (size_t)HTTP_HEAD_MAX, MHD_OPTION_NOTIFY_CONNECTION, on_notify, s, MHD_OPTION_NOTIFY_COMPLETED,
-            on_completed, s, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_UNESCAPE_CALLBACK, not_decoded, NULL,
-            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+            MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
+            MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->max_connections + SPARE_CONNECTIONS),
+            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD_MAX, MHD_OPTION_NOTIFY_CONNECTION, on_notify, s,
+            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_URI_LOG_CALLBACK, on_uri, s,
+            MHD_OPTION_UNESCAPE_CALLBACK, not_decoded, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!s->daemon) {
         server_free(s);
         return titan_fail(err, TITAN_ENOMEM, "http: libmicrohttpd does not start");
@@ -508,6 +797,11 @@ void http_server_close(struct http_server *s, void (*done)(void *), void *data)
     rpc_listeners_close(&s->listeners);
     if (s->listening)
         uv_close((uv_handle_t *)&s->poll, handle_closed); /* before libmicrohttpd closes the descriptor */
+    for (struct connection *c = LIST_FIRST(&s->connections); c; c = LIST_NEXT(c, link))
+        if (c->exchange) {
+            c->cut = true;
+            resume(c->exchange);
+        }
     MHD_stop_daemon(TAKE(s->daemon));
     uv_close((uv_handle_t *)&s->timer, handle_closed);
     if (s->tls) {

@@ -31,7 +31,51 @@ struct fixture {
     unsigned status;
     char path[64], accept[64], authorization[64];
     bool closed;
+    bool later; /* answers come later */
+    struct http_exchange *exchange;
+    unsigned exchanges, drains;
+    size_t refill;        /* bytes that a drained stream gets */
+    char fields[128];     /* "name=value;" of the query */
+    unsigned fields_most; /* so many are taken */
+    bool fields_ok;
 };
+
+static void on_exchange_ended(void *data)
+{
+    struct fixture *f = data;
+    assert_non_null(f->exchange);
+    f->exchange = NULL;
+    f->exchanges++;
+}
+
+static void fill(struct fixture *f, size_t bytes)
+{
+    char text[1024];
+    memset(text, 'y', sizeof(text));
+    for (size_t n; bytes > 0; bytes -= n) {
+        n = MIN(bytes, sizeof(text));
+        assert_true(http_exchange_write(f->exchange, text, n));
+    }
+}
+
+static void on_exchange_drained(void *data)
+{
+    struct fixture *f = data;
+    f->drains++;
+    fill(f, f->refill);
+}
+
+static const struct http_later later = {on_exchange_ended, on_exchange_drained};
+
+static bool on_field(const char *name, const char *value, void *data)
+{
+    struct fixture *f = data;
+    const size_t len = strlen(f->fields);
+    if (f->fields_most-- == 0)
+        return false;
+    (void)snprintf(f->fields + len, sizeof(f->fields) - len, "%s=%s;", name, value);
+    return true;
+}
 
 static void answer(const struct http_request *r, struct http_answer *ret, void *data)
 {
@@ -43,6 +87,14 @@ static void answer(const struct http_request *r, struct http_answer *ret, void *
     (void)snprintf(f->authorization, sizeof(f->authorization), "%s", r->authorization ? r->authorization : "-");
     assert_int_equal(r->identity->kind, RPC_ID_NONE);
     assert_false(r->identity->secure);
+    assert_memory_equal(r->peer, "http:127.0.0.1:", 15);
+    f->fields[0] = '\0';
+    f->fields_ok = http_request_fields(r, on_field, f);
+    if (f->later) {
+        f->exchange = http_answer_later(r, ret, &later, f);
+        assert_non_null(f->exchange);
+        return;
+    }
     for (size_t i = 0; i < f->bytes; i++)
         buf_put(&text, "x", 1);
     ret->status = f->status;
@@ -51,7 +103,7 @@ static void answer(const struct http_request *r, struct http_answer *ret, void *
 
 static void open_server(struct fixture *f, struct http_server_options options)
 {
-    *f = (struct fixture){.status = 200, .bytes = 5};
+    *f = (struct fixture){.status = 200, .bytes = 5, .fields_most = UINT32_MAX};
     options.answer = answer;
     options.data = f;
     assert_int_equal(uv_loop_init(&f->loop), 0);
@@ -241,6 +293,214 @@ static void test_late(void **state)
     }
 }
 
+static void test_fields(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *query, *fields;
+        bool ok;
+        unsigned most;
+    } cases[] = {
+        {"", "", true, 9},
+        {"?", "", true, 9},
+        {"?a=1&b=%41%26%3d+c&a=&d", "a=1;b=A&= c;a=;d=;", true, 9},
+        {"?caf%C3%A9=%e2%82%ac", "caf\xc3\xa9=\xe2\x82\xac;", true, 9},
+        {"?a=1&b=2", "a=1;", false, 1}, /* the caller has had enough */
+        {"?a=%00", "", false, 9},
+        {"?a=%", "", false, 9},
+        {"?a=%4", "", false, 9},
+        {"?a=%zz", "", false, 9},
+        {"?a=%c0%80", "", false, 9}, /* no UTF-8 */
+        {"?%ff=1", "", false, 9},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct fixture f;
+        struct buf in = BUF_INIT;
+        char request[256];
+        open_server(&f, (struct http_server_options){0});
+        f.fields_most = cases[i].most;
+        (void)snprintf(request, sizeof(request), "GET /page%s HTTP/1.1\r\nHost: h\r\n\r\n", cases[i].query);
+        const int fd = dial(&f, request);
+        AWAIT(has(&f, fd, &in, "xxxxx"));
+        assert_string_equal(f.path, "/page");
+        assert_string_equal(f.fields, cases[i].fields);
+        assert_int_equal(f.fields_ok, cases[i].ok);
+        (void)close(fd);
+        buf_free(&in);
+        close_server(&f);
+    }
+}
+
+static bool asked(struct fixture *f)
+{
+    turn(f);
+    return f->exchange != NULL;
+}
+
+static struct http_body *text_body(const char *content)
+{
+    struct buf text = BUF_INIT;
+    buf_puts(&text, content);
+    return http_body_new(&text, "text/plain");
+}
+
+static void test_later(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct buf in = BUF_INIT;
+    open_server(&f, (struct http_server_options){0});
+    f.later = true;
+    const int fd = dial(&f, GET);
+    for (unsigned i = 1; i <= 2; i++) { /* the connection goes on */
+        AWAIT(asked(&f));
+        assert_int_equal(in.len, 0);
+        http_exchange_answer(f.exchange, 404, text_body("not here"));
+        assert_non_null(f.exchange);
+        AWAIT(has(&f, fd, &in, "not here") && f.exchanges == i);
+        assert_non_null(strstr(in.data, "HTTP/1.1 404 "));
+        buf_clear(&in);
+        assert_int_equal(send(fd, GET, strlen(GET), MSG_NOSIGNAL), strlen(GET));
+    }
+    AWAIT(asked(&f));
+    http_exchange_answer(f.exchange, 200, NULL); /* out of memory */
+    AWAIT(has(&f, fd, &in, "no memory"));
+    assert_non_null(strstr(in.data, "HTTP/1.1 500 "));
+    assert_int_equal(send(fd, GET, strlen(GET), MSG_NOSIGNAL), strlen(GET));
+    AWAIT(asked(&f));
+    (void)close(fd);
+    buf_free(&in);
+    close_server(&f); /* with an answer that has not come */
+    assert_int_equal(f.exchanges, 4);
+}
+
+/* An answer that does not come in time, and a client that leaves. */
+static void test_later_ends(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct buf in = BUF_INIT;
+    open_server(&f, (struct http_server_options){.send_ms = 1});
+    f.later = true;
+    const int late = dial(&f, GET);
+    AWAIT(ended(&f, late, &in));
+    assert_int_equal(in.len, 0);
+    assert_int_equal(f.exchanges, 1);
+    assert_int_equal(http_server_counters(f.server).late, 1);
+    (void)close(late);
+    close_server(&f);
+}
+
+static void test_stream(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct buf in = BUF_INIT;
+    open_server(&f, (struct http_server_options){0});
+    f.later = true;
+    const int fd = dial(&f, GET);
+    AWAIT(asked(&f));
+    assert_true(http_exchange_stream(f.exchange, "text/event-stream"));
+    assert_true(http_exchange_write(f.exchange, "first;", 6));
+    AWAIT(has(&f, fd, &in, "first;"));
+    assert_non_null(strstr(in.data, "HTTP/1.1 200 OK\r\n"));
+    assert_non_null(strstr(in.data, "Content-Type: text/event-stream\r\n"));
+    assert_non_null(strstr(in.data, "Transfer-Encoding: chunked\r\n"));
+    for (int i = 0; i < 5; i++) { /* it has been asleep */
+        char text[16];
+        (void)snprintf(text, sizeof(text), "more%d;", i);
+        assert_true(http_exchange_write(f.exchange, text, strlen(text)));
+        AWAIT(has(&f, fd, &in, text));
+    }
+    http_exchange_end(f.exchange);
+    AWAIT(has(&f, fd, &in, "\r\n0\r\n") && f.exchanges == 1);
+    buf_clear(&in); /* the connection goes on */
+    f.later = false;
+    assert_int_equal(send(fd, GET, strlen(GET), MSG_NOSIGNAL), strlen(GET));
+    AWAIT(has(&f, fd, &in, "xxxxx"));
+    (void)close(fd);
+    buf_free(&in);
+    close_server(&f);
+}
+
+static bool reads_enough(struct fixture *f, int fd, struct buf *in, size_t enough)
+{
+    return ended(f, fd, in) || in->len >= enough;
+}
+
+/* A stream waits for its reader, and goes on behind him. One that does not read at all loses it. */
+static void test_stream_room(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct buf in = BUF_INIT;
+    open_server(&f, (struct http_server_options){0});
+    f.later = true;
+    f.refill = HTTP_QUEUE_MAX;
+    int fd = dial(&f, GET);
+    AWAIT(asked(&f));
+    assert_true(http_exchange_stream(f.exchange, "text/plain"));
+    assert_true(http_exchange_has_room(f.exchange));
+    fill(&f, HTTP_QUEUE_MAX - 1);
+    assert_true(http_exchange_has_room(f.exchange));
+    fill(&f, 1);
+    assert_false(http_exchange_has_room(f.exchange));
+    AWAIT(reads_enough(&f, fd, &in, HTTP_QUEUE_MAX + 1000));
+    assert_int_equal(f.drains, 1);
+    http_exchange_end(f.exchange);
+    AWAIT(has(&f, fd, &in, "\r\n0\r\n"));
+    assert_in_range(in.len, 2 * HTTP_QUEUE_MAX, 3 * HTTP_QUEUE_MAX);
+    (void)close(fd);
+    buf_free(&in);
+    close_server(&f);
+
+    open_server(&f, (struct http_server_options){.send_ms = 1});
+    f.later = true;
+    fd = dial(&f, GET);
+    while (f.exchanges == 0) { /* more than the sockets hold, to one that reads nothing */
+        turn(&f);
+        if (f.exchange && f.asked == 1) {
+            f.asked++;
+            assert_true(http_exchange_stream(f.exchange, "text/plain"));
+            fill(&f, LONG_BYTES);
+        }
+    }
+    assert_int_equal(http_server_counters(f.server).late, 1);
+    (void)close(fd);
+    close_server(&f);
+}
+
+/* A client that leaves while its stream is silent is missed. */
+static void test_stream_left(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct buf in = BUF_INIT;
+    open_server(&f, (struct http_server_options){.look_ms = 1});
+    f.later = true;
+    const int fd = dial(&f, GET);
+    AWAIT(asked(&f));
+    assert_true(http_exchange_stream(f.exchange, "text/plain"));
+    assert_true(http_exchange_write(f.exchange, "first;", 6));
+    AWAIT(has(&f, fd, &in, "first;"));
+    (void)close(fd);
+    AWAIT(turn(&f) && f.exchanges == 1);
+    AWAIT(turn(&f) && http_server_counters(f.server).open == 0);
+    assert_int_equal(http_server_counters(f.server).late + http_server_counters(f.server).malformed, 0);
+    buf_free(&in);
+    close_server(&f);
+}
+
+static void test_headers(void **state)
+{
+    (void)state;
+    struct http_body *body = http_body_static("text", 4, "text/plain");
+    assert_non_null(body);
+    assert_true(http_body_header(body, "Cache-Control", "no-cache")); /* instead of no-store */
+    assert_true(http_body_header(body, "ETag", "\"1\""));
+    http_body_unref(body);
+}
+
 static void test_bodies(void **state)
 {
     (void)state;
@@ -275,8 +535,11 @@ static void test_taken(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages), cmocka_unit_test(test_refused), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_late),  cmocka_unit_test(test_bodies),  cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_pages),   cmocka_unit_test(test_refused),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_late),    cmocka_unit_test(test_bodies),      cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_fields),  cmocka_unit_test(test_later),       cmocka_unit_test(test_later_ends),
+        cmocka_unit_test(test_stream),  cmocka_unit_test(test_stream_room), cmocka_unit_test(test_stream_left),
+        cmocka_unit_test(test_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
