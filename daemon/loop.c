@@ -544,9 +544,10 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
         status = open_agent(&d, err);
     if (status == TITAN_OK && config->http.listen[0])
-        status = pages_open(&d.loop, config,
-                            &(struct pages_of){.coordinator = d.coordinator, .agent = d.agent, .lag = &d.lag}, &d.pages,
-                            err);
+        status = pages_open(
+            &d.loop, config,
+            &(struct pages_of){.coordinator = d.coordinator, .server = d.server, .agent = d.agent, .lag = &d.lag},
+            &d.pages, err);
     if (status == TITAN_OK) {
         uint64_t watchdog_ms = notify_watchdog_us() / 2000;
         (void)uv_prepare_start(&d.prepare, on_iteration);

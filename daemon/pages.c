@@ -11,29 +11,55 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/slowest.h"
 #include "base/version.h"
 #include "daemon/api/methods.h"
 #include "daemon/auth/identity.h"
 #include "daemon/auth/pki.h"
 #include "daemon/common/exposition.h"
+#include "daemon/page_api.h"
 #include "proto/http/http_server.h"
 
 #define PLAIN "text/plain; charset=utf-8"
 #define CERTIFICATES_MS 10000 /* interval of looks at the certificates' files */
+/* A browser's page holds a stream of events and, for a while, up to five connections more. */
+#define CONNECTIONS_MAX 512
+#define PEER_CONNECTIONS_MAX 256
 
-enum page { PAGE_HEALTH, PAGE_READINESS, PAGE_METRICS, PAGE_OTHER, PAGES };
-static const char *const page_paths[PAGES] = {"/healthz", "/readyz", "/metrics", "other"};
+enum page { PAGE_HEALTH, PAGE_READINESS, PAGE_METRICS, PAGE_FILE, PAGE_API, PAGE_OTHER, PAGES };
+static const char *const page_paths[PAGES] = {"/healthz", "/readyz", "/metrics", "/", PAGE_API_PATH, "other"};
 
 /* The codes that are counted. */
-enum { CODES = 6 };
-static const unsigned codes[CODES] = {200, 401, 403, 404, 500, 503};
+enum { CODES = 9 };
+static const unsigned codes[CODES] = {200, 304, 400, 401, 403, 404, 429, 500, 503};
+
+/* The assembler includes the page's files, so no source is generated from them. */
+#define ASSET(symbol, file)                                                                                            \
+    __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n" #symbol "_end:\n.byte 0\n.popsection\n");     \
+    extern const char symbol[] __attribute__((visibility("hidden")));                                                  \
+    extern const char symbol##_end[] __attribute__((visibility("hidden")))
+ASSET(page_html, "daemon/page/index.html");
+ASSET(page_script, "daemon/page/titan.js");
+ASSET(page_style, "daemon/page/titan.css");
+
+enum { FILES = 3 };
+static const struct {
+    const char *path, *type, *text, *end;
+} files[FILES] = {{"/", "text/html; charset=utf-8", page_html, page_html_end},
+                  {"/titan.js", "text/javascript; charset=utf-8", page_script, page_script_end},
+                  {"/titan.css", "text/css; charset=utf-8", page_style, page_style_end}};
+/* All that the page shows comes from here. It is in no frame of another page. */
+#define FILES_POLICY "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 struct pages {
     const struct daemon_config *config;
     struct pages_of of;
     struct http_server *server;
-    struct auth *auth; /* without a coordinator, whose rights count where there is one */
+    struct auth *auth;    /* without a coordinator, whose rights count where there is one */
+    struct page_api *api; /* with a coordinator */
+    struct http_body *files[FILES], *unchanged[FILES];
+    char tags[FILES][24];
     uint64_t requests[PAGES][CODES];
     struct http_body *shared[EXPOSITION_FORMATS]; /* the last scrapes; NULL = none */
     int64_t shared_ms[EXPOSITION_FORMATS];
@@ -180,35 +206,102 @@ static void show_metrics(struct pages *p, const struct http_request *r, struct h
 
 /* --- requests ----------------------------------------------------------------------------------------------------- */
 
+static void count(struct pages *p, enum page page, unsigned status)
+{
+    size_t i = 0;
+    while (i < CODES - 1 && codes[i] != status)
+        i++;
+    p->requests[page][i]++;
+}
+
+static void on_api_answered(unsigned status, void *data)
+{
+    count(data, PAGE_API, status);
+}
+
+static void show_file(struct pages *p, size_t i, const struct http_request *r, struct http_answer *a)
+{
+    const bool has_it = r->if_none_match && strstr(r->if_none_match, p->tags[i]);
+    a->status = has_it ? 304 : 200;
+    a->body = http_body_ref(has_it ? p->unchanged[i] : p->files[i]);
+}
+
+/* False: out of memory. */
+static bool make_files(struct pages *p)
+{
+    for (size_t i = 0; i < FILES; i++) {
+        const size_t len = (size_t)(files[i].end - files[i].text);
+        (void)snprintf(p->tags[i], sizeof(p->tags[i]), "\"%016llx\"",
+                       (unsigned long long)hash_bytes(HASH_INIT, files[i].text, len));
+        struct http_body **const bodies[] = {&p->files[i], &p->unchanged[i]};
+        for (size_t k = 0; k < ARRAY_SIZE(bodies); k++) {
+            struct http_body *const body = http_body_static(files[i].text, k == 0 ? len : 0, files[i].type);
+            *bodies[k] = body;
+            if (!body || !http_body_header(body, "ETag", p->tags[i]) ||
+                !http_body_header(body, "Cache-Control", "no-cache") ||
+                !http_body_header(body, "Content-Security-Policy", FILES_POLICY) ||
+                !http_body_header(body, "Referrer-Policy", "no-referrer"))
+                return false;
+        }
+    }
+    return true;
+}
+
 static void on_request(const struct http_request *r, struct http_answer *a, void *data)
 {
     struct pages *p = data;
     enum page page = PAGE_HEALTH;
-    size_t i = 0;
-    while (page < PAGE_OTHER && strcmp(r->path, page_paths[page]) != 0)
+    size_t file = 0;
+    while (page < PAGE_FILE && strcmp(r->path, page_paths[page]) != 0)
         page++;
-    if (page == PAGE_HEALTH)
+    while (file < FILES && strcmp(r->path, files[file].path) != 0)
+        file++;
+    if (p->api && strncmp(r->path, PAGE_API_PATH, strlen(PAGE_API_PATH)) == 0) {
+        page_api_answer(p->api, r, a); /* it counts its answers */
+        return;
+    }
+    if (page == PAGE_HEALTH) {
         show_health(p, a);
-    else if (page == PAGE_READINESS)
+    } else if (page == PAGE_READINESS) {
         show_readiness(p, a);
-    else if (page == PAGE_METRICS)
+    } else if (page == PAGE_METRICS) {
         show_metrics(p, r, a);
-    else
+    } else if (p->api && file < FILES) {
+        show_file(p, file, r, a);
+    } else {
+        page = PAGE_OTHER;
         say(a, 404, "there is no such page");
-    while (i < CODES - 1 && codes[i] != (a->body ? a->status : 500))
-        i++;
-    p->requests[page][i]++;
+    }
+    count(p, page, a->body ? a->status : 500);
+}
+
+static void pages_free(struct pages *p)
+{
+    for (size_t i = 0; i < EXPOSITION_FORMATS; i++)
+        http_body_unref(p->shared[i]);
+    for (size_t i = 0; i < FILES; i++) {
+        http_body_unref(p->files[i]);
+        http_body_unref(p->unchanged[i]);
+    }
+    auth_free(p->auth);
+    free(p);
+}
+
+static void on_api_closed(void *data)
+{
+    struct pages *p = data;
+    if (p->done)
+        p->done(p->done_data);
+    pages_free(p);
 }
 
 static void on_server_closed(void *data)
 {
     struct pages *p = data;
-    for (size_t i = 0; i < EXPOSITION_FORMATS; i++)
-        http_body_unref(p->shared[i]);
-    auth_free(p->auth);
-    if (p->done)
-        p->done(p->done_data);
-    free(p);
+    if (p->api)
+        page_api_close(p->api, on_api_closed, p);
+    else
+        on_api_closed(p);
 }
 
 titan_status pages_open(uv_loop_t *loop, const struct daemon_config *config, const struct pages_of *of,
@@ -227,14 +320,20 @@ titan_status pages_open(uv_loop_t *loop, const struct daemon_config *config, con
     p->started_ms = clock_wall_ms();
     if (!of->coordinator)
         p->auth = auth_new(&config->auth);
-    const struct http_server_options options = {.answer = on_request, .data = p};
-    titan_status status = http_server_open(loop, &options, &p->server, err);
+    const struct http_server_options options = {.max_connections = CONNECTIONS_MAX,
+                                                .max_peer_connections = PEER_CONNECTIONS_MAX,
+                                                .answer = on_request,
+                                                .data = p};
+    titan_status status = make_files(p) ? http_server_open(loop, &options, &p->server, err)
+                                        : titan_fail(err, TITAN_ENOMEM, "no memory for the pages");
     if (status != TITAN_OK) {
-        auth_free(p->auth);
-        free(p);
+        pages_free(p);
         return status;
     }
-    status = http_server_listen(p->server, address, tls, &port, err);
+    if (of->coordinator && !(p->api = page_api_new(loop, of->coordinator, of->server, on_api_answered, p)))
+        status = titan_fail(err, TITAN_ENOMEM, "no memory for the pages");
+    if (status == TITAN_OK)
+        status = http_server_listen(p->server, address, tls, &port, err);
     if (status == TITAN_EEXIST)
         titan_error_hint(err, "choose another with listen in [http] of the config, or stop it");
     if (status == TITAN_OK) {

@@ -4,6 +4,12 @@
  *   /healthz  200 while the event loop runs and the store's writer answers, else 503. For everyone
  *   /readyz   200 while work is taken: the coordinator takes changes, the agent is registered. Else 503 with the
  * reason. For everyone
+ *   /metrics  for Prometheus
+ *
+ * and, where the coordinator is, to people:
+ *
+ *   /, /titan.js, /titan.css  the page, files of daemon/page. It holds no data, and is for everyone
+ *   /api/v1/                  what the page shows (page_api.h)
  *
  * run/listen-http of the state directory has the address. All functions run on the loop. */
 #ifndef TITAN_DAEMON_PAGES_H
@@ -21,6 +27,7 @@ struct pages;
 /* Whom the pages show; NULL = not in this process. They outlive the call of pages_close(). */
 struct pages_of {
     struct coordinator *coordinator;
+    struct rpc_server *server; /* the coordinator's, for clients */
     struct agent *agent;
     const struct histogram *lag; /* of the event loop's iterations */
 };

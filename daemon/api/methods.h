@@ -28,6 +28,8 @@ titan_status api_may_scrape(struct coordinator *c, const struct rpc_identity *tr
 /* Puts the coordinator's metrics, from memory alone. */
 struct exposition;
 void api_scrape(struct coordinator *c, struct exposition *e);
+/* The number of the newest event; 0 = there is none, or it cannot be read. */
+uint64_t api_newest_event(struct coordinator *c);
 /* coordinator_options.observer of a coordinator that serves these methods. */
 extern const struct coordinator_observer api_observer;
 

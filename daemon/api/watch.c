@@ -181,6 +181,13 @@ static titan_status list_rows(struct watcher *w, struct titan_error *err)
     return metric_list(db, &(struct metric_filter){w->job_id, w->after, READ_AT_ONCE}, each_metric, w, err);
 }
 
+uint64_t api_newest_event(struct coordinator *c)
+{
+    struct event_head head = {0};
+    (void)!event_head(store_reader(c->store), &head, NULL);
+    return head.id;
+}
+
 static void on_read_on(uv_timer_t *timer);
 
 static void pump(struct watcher *w)

@@ -38,7 +38,7 @@ daemon/coordinator/sched    daemon/coordinator/records daemon/coordinator/outbox
 daemon/coordinator/inputs   daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run daemon/coordinator/sched
 daemon/coordinator/shell    proto proto/rpc state daemon/common daemon/auth daemon/coordinator
 daemon/api          titan proto state daemon/common daemon/auth daemon/coordinator daemon/coordinator/shell
-daemon              proto/rpc proto/http daemon/common daemon/auth daemon/agent/shell daemon/coordinator daemon/api
+daemon              titan proto proto/rpc proto/http daemon/common daemon/auth daemon/agent/shell daemon/coordinator daemon/api
 
 ctl                 titan proto proto/rpc state daemon/auth
 

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+// titan.js - the page that titand shows.
+"use strict";
