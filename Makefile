@@ -118,7 +118,7 @@ $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
 $(BUILD)/obj/proto/rpc/services.o: $(BUILD)/gen/titan.fds
 cflags-proto/rpc/services.c := -DTITAN_FDS='"$(BUILD)/gen/titan.fds"'
 # What the page of `titanctl report` is drawn with.
-$(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js
+$(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js daemon/page/chart.css daemon/page/chart.js
 # The page that titand shows.
 $(BUILD)/obj/daemon/pages.o: daemon/page/index.html daemon/page/titan.js daemon/page/titan.css
 # Kernels: the hot loops are vectorised per ISA by target clones; no unsafe maths, results must be the same everywhere.

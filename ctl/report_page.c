@@ -16,11 +16,12 @@
 #include "ctl/client.h"
 
 /* The assembler includes these files, so no source is generated from them. */
-#define ASSET(symbol, file)                                                                                            \
-    __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n.byte 0\n.popsection\n");                       \
+#define ASSET(symbol, shared, own)                                                                                     \
+    __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" shared "\"\n.incbin \"" own                               \
+            "\"\n.byte 0\n.popsection\n");                                                                             \
     extern const char symbol[] __attribute__((visibility("hidden")))
-ASSET(report_style, "ctl/report.css");
-ASSET(report_script, "ctl/report.js");
+ASSET(report_style, "daemon/page/chart.css", "ctl/report.css");
+ASSET(report_script, "daemon/page/chart.js", "ctl/report.js");
 
 void report_page_escape(const char *text, struct buf *out)
 {
