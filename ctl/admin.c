@@ -424,9 +424,10 @@ static titan_status run_check(struct ctl *ctl, const struct args *args, struct t
     TRY(ctl_call(ctl, TITAN_METHOD("CheckNodes"), &request.base, &titan__v1__check_nodes_response__descriptor, &reply,
                  err));
     struct table_out table;
-    size_t wrong = 0;
+    size_t wrong = 0, nodes = 0;
     table_begin(&table, (const char *const[]){"NODE", "WHAT", "", "FOUND~", NULL});
     for (size_t i = 0; i < reply->n_nodes; i++) {
+        nodes += reply->nodes[i]->node[0] != '('; /* the coordinator's own row */
         for (size_t k = 0; k < reply->nodes[i]->n_findings; k++) {
             const Titan__V1__Finding *f = reply->nodes[i]->findings[k];
             table_cell(&table, "%s", reply->nodes[i]->node);
@@ -441,7 +442,7 @@ static titan_status run_check(struct ctl *ctl, const struct args *args, struct t
     else
         table_print(&table, args, -1, false);
     buf_free(&table.cells);
-    if (reply->n_nodes == 0) {
+    if (nodes == 0) {
         (void)titan_fail(err, TITAN_EUNPLACEABLE, "there are no nodes");
         titan_error_hint(err, "systemctl enable --now titand, on each of them");
         return TITAN_EUNPLACEABLE;

@@ -189,6 +189,19 @@ static const struct setting settings[] = {
     NUMBER("detection", "delegate_lease_ms", detection.leader_lease_ms, 0, UINT32_MAX),
 };
 
+/* Settings of one [[webhook]]. */
+#define HOOK(key, kind, field)                                                                                         \
+    .section = "webhook", .name = (key), .type = (kind), .offset = offsetof(struct webhook_options, field),            \
+    .size = sizeof(((struct webhook_options *)0)->field)
+static const struct setting webhook_settings[] = {
+    {HOOK("name", KEY_STRING, name), .min = 1},
+    {HOOK("url", KEY_STRING, url), .min = 1},
+    {HOOK("secret_file", KEY_STRING, secret_file), .min = 1},
+    {HOOK("ca", KEY_STRING, ca), .min = 1},
+    {HOOK("events", KEY_LIST, events)},
+    {HOOK("timeout_ms", KEY_INT, timeout_ms), .min = 100, .max = 60000},
+};
+
 /* HOST:PORT? */
 static bool tcp_address(const char *address, unsigned long *ret_port)
 {
@@ -267,11 +280,13 @@ static const struct setting *find(const char *section, const char *name)
 static titan_status unknown(const struct setting_place *at, const char *section, const char *name,
                             struct titan_error *err)
 {
-    const char *known[ARRAY_SIZE(settings)];
+    const char *known[ARRAY_SIZE(settings) + ARRAY_SIZE(webhook_settings)];
     size_t n = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
-        if (!section || !strcmp(settings[i].section, section))
-            known[n++] = section ? settings[i].name : settings[i].section;
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++) {
+        const struct setting *s = i < ARRAY_SIZE(settings) ? &settings[i] : &webhook_settings[i - ARRAY_SIZE(settings)];
+        if (!section || !strcmp(s->section, section))
+            known[n++] = section ? s->name : s->section;
+    }
     (void)setting_fail(at, NULL, err, TITAN_EINVAL, "unknown %s '%s%s%s'", section ? "key" : "section",
                        section ? section : "", section ? "." : "", name);
     const char *near = text_nearest(name, known, n);
@@ -282,10 +297,65 @@ static titan_status unknown(const struct setting_place *at, const char *section,
     return TITAN_EINVAL;
 }
 
+/* One [[webhook]]. */
+static titan_status load_webhook(struct daemon_config *c, const struct toml_value *table, const char *path,
+                                 struct titan_error *err)
+{
+    const struct setting_place head = {.path = path, .line = table->line, .daemon = true};
+    if (c->webhooks.n == WEBHOOKS_MAX)
+        return setting_fail(&head, NULL, err, TITAN_EINVAL, "there are more than %d endpoints in [[webhook]]",
+                            WEBHOOKS_MAX);
+    struct webhook_options *w = &c->webhooks.list[c->webhooks.n];
+    for (const struct toml_value *v = table->first; v; v = v->next) {
+        const struct setting_place at = {.path = path, .line = v->line, .daemon = true};
+        const struct setting *s = webhook_settings;
+        while (s < webhook_settings + ARRAY_SIZE(webhook_settings) && strcmp(s->name, v->key) != 0)
+            s++;
+        if (s == webhook_settings + ARRAY_SIZE(webhook_settings))
+            return unknown(&at, "webhook", v->key, err);
+        TRY(setting_check_type(&at, s, v, err));
+        if (s->type != KEY_LIST) {
+            TRY(setting_set(&at, s, v, (char *)w + s->offset, err));
+            continue;
+        }
+        size_t len = 0;
+        for (const struct toml_value *item = v->first; item; item = item->next) {
+            if (item->type != TOML_STRING)
+                return setting_wrong_type(&at, s, item, err);
+            const int more = snprintf(w->events + len, sizeof(w->events) - len, "%s%s", len ? "," : "", item->string);
+            if (!item->string[0] || strchr(item->string, ',') || (size_t)more >= sizeof(w->events) - len)
+                return setting_fail(&at, s, err, TITAN_EINVAL, ": words without commas, %zu bytes in all",
+                                    sizeof(w->events) - 1);
+            len += (size_t)more;
+        }
+    }
+    if (webhook_check(w, err) != TITAN_OK)
+        return titan_error_wrap(err, "%s:%d: webhook", path, table->line);
+    for (size_t i = 0; i < c->webhooks.n; i++)
+        if (strcmp(c->webhooks.list[i].name, w->name) == 0)
+            return setting_fail(&head, NULL, err, TITAN_EINVAL,
+                                "webhook.name: there are two endpoints '%s': each has a name of its own", w->name);
+    c->webhooks.n++;
+    return TITAN_OK;
+}
+
 static titan_status load_section(struct daemon_config *c, const struct toml_value *section, const char *path,
                                  struct titan_error *err)
 {
     const struct setting_place head = {.path = path, .line = section->line, .daemon = true};
+    if (!strcmp(section->key, "webhook")) {
+        if (section->type == TOML_TABLE)
+            return load_webhook(c, section, path, err);
+        for (const struct toml_value *item = section->type == TOML_ARRAY ? section->first : NULL; item;
+             item = item->next) {
+            if (item->type != TOML_TABLE)
+                return setting_fail(&head, NULL, err, TITAN_EINVAL, "'webhook' must be a section");
+            TRY(load_webhook(c, item, path, err));
+        }
+        return section->type == TOML_ARRAY
+                   ? TITAN_OK
+                   : setting_fail(&head, NULL, err, TITAN_EINVAL, "'webhook' must be a section");
+    }
     if (!find(section->key, NULL))
         return unknown(&head, NULL, section->key, err);
     if (section->type != TOML_TABLE)
@@ -302,6 +372,7 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
 {
     struct buf text = BUF_INIT;
     struct toml_value *root = NULL;
+    memset(&c->webhooks, 0, sizeof(c->webhooks)); /* of another file, or of this one before */
     titan_status status = file_read(path, CONFIG_FILE_MAX, &text, err);
     if (status ==
         /* "not found" is for jobs, nodes and checkpoints; a unit that exits with this status is restarted */

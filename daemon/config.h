@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "daemon/auth/paths.h"
+#include "daemon/coordinator/webhook_options.h"
 #include "proto/rpc/targets.h"
 #include "proto/rpc/tls.h"
 
@@ -72,7 +73,8 @@ struct daemon_config {
         char listen[CONFIG_TEXT_MAX]; /* HOST:PORT; "" = no HTTP */
         bool insecure;                /* without TLS, on a loopback address */
     } http;
-    struct detection detection; /* until config_parse() fills it in, 0 = the profile's value */
+    struct webhooks_options webhooks; /* coordinator */
+    struct detection detection;       /* until config_parse() fills it in, 0 = the profile's value */
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;

@@ -9,7 +9,7 @@
  *              for the next agent. The pages over HTTP end behind it
  *           2. the server: no new calls; running calls have a short time to end
  *           3. the coordinator: commits accepted changes, closes the store
- *   SIGHUP: reload the log level and the lists of [authorization] from the config file */
+ *   SIGHUP: reload the log level, the lists of [authorization] and [[webhook]] from the config file */
 #include "daemon/loop.h"
 
 #include <errno.h>
@@ -212,8 +212,8 @@ static void on_signal(uv_signal_t *handle, int signal)
         tlog_error(&d->log, "config file not reloaded", "reason=\"%s\"", err.msg);
     } else {
         log_set_level(fresh.log_level);
-        if (d->coordinator)
-            coordinator_reload(d->coordinator, &fresh.auth);
+        if (d->coordinator && coordinator_reload(d->coordinator, &fresh.auth, &fresh.webhooks, &err) != TITAN_OK)
+            tlog_error(&d->log, "endpoints for events not reloaded", "reason=\"%s\" hint=\"%s\"", err.msg, err.hint);
         if (d->pages)
             pages_reload(d->pages, &fresh.auth);
         tlog_info(&d->log, "config file reloaded", "log_level=%d", (int)fresh.log_level);
@@ -324,6 +324,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .jobs_dir = d->config->jobs_dir[0] ? d->config->jobs_dir : NULL,
                                           .head_file = d->config->head_file[0] ? d->config->head_file : NULL,
                                           .one_machine = d->config->role == ROLE_DEV,
+                                          .webhooks = &d->config->webhooks,
                                           .heartbeat_ms = t->heartbeat_ms,
                                           .idle_heartbeat_ms = t->idle_heartbeat_ms,
                                           .suspect_ms = t->suspect_ms,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CheckNodes: asks every node's agent what would not work. If a node does not answer in time, this is reported.
+/* CheckNodes: asks every node's agent what would not work, and looks at the coordinator's own webhooks. If a node does
+ * not answer in time, this is reported.
  *
  * Two rounds. First each node checks itself and sends its mark of each configured root, which the coordinator compares.
  * Then each node tries to reach the NEIGHBOURS nodes after it in the list: by a datagram, as agents do, and by a TCP
@@ -10,8 +11,10 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/mac.h"
 #include "base/version.h"
 #include "daemon/api/api.h"
+#include "daemon/coordinator/shell/webhooks.h"
 
 #define WAIT_MS 5000
 #define REACH_WAIT_MS 5000
@@ -20,7 +23,8 @@
 #define FINDINGS_MAX 128
 #define NEIGHBOURS 8
 #define TOKEN_BYTES 16
-#define HERE_MAX 200 /* names listed in one text, at most */
+#define HERE_MAX 200        /* names listed in one text, at most */
+#define OWN "(coordinator)" /* no node has this name */
 
 struct checked_node {
     struct checked_node *next;
@@ -50,6 +54,7 @@ struct check_request {
     uint64_t id;           /* id of the present round */
     bool reaching;         /* second round */
     struct arena memory;
+    struct checked_node *own;     /* the coordinator itself, which no round asks */
     struct checked_node *nodes;   /* ordered by name */
     size_t n, waiting, elsewhere; /* elsewhere: nodes with an address that others reach */
     struct check_probe *probes;
@@ -230,6 +235,8 @@ static void round_over(struct check_request *r)
             found(r, n, "udp", false, arena_printf(&r->memory, "reaches %s as agents do", n->pongs));
     Titan__V1__CheckNodesResponse reply = TITAN__V1__CHECK_NODES_RESPONSE__INIT;
     reply.nodes = arena_alloc(&r->memory, (r->n + 1) * sizeof(*reply.nodes));
+    if (r->own->message->n_findings > 0)
+        reply.nodes[reply.n_nodes++] = r->own->message;
     for (struct checked_node *n = r->nodes; n; n = n->next)
         reply.nodes[reply.n_nodes++] = n->message;
     struct rpc_call *call = TAKE(r->call);
@@ -259,17 +266,23 @@ static void each_address(const struct core_node *node, void *data)
     r->elsewhere += node->connected && !is_loopback(node->address);
 }
 
+static struct checked_node *checked_node_new(struct check_request *r, const char *name)
+{
+    struct checked_node *n = arena_alloc(&r->memory, sizeof(*n));
+    *n = (struct checked_node){.message = arena_alloc(&r->memory, sizeof(*n->message)),
+                               .name = arena_strdup(&r->memory, name)};
+    titan__v1__node_check__init(n->message);
+    n->message->node = arena_strdup(&r->memory, name);
+    n->message->findings = arena_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
+    return n;
+}
+
 static void each_node(const struct core_node *node, void *data)
 {
     struct check_request *r = data;
-    struct checked_node *n = arena_alloc(&r->memory, sizeof(*n));
-    *n = (struct checked_node){.message = arena_alloc(&r->memory, sizeof(*n->message)),
-                               .name = arena_strdup(&r->memory, node->name),
-                               .address = arena_strdup(&r->memory, node->address),
-                               .version = arena_strdup(&r->memory, node->version)};
-    titan__v1__node_check__init(n->message);
-    n->message->node = arena_strdup(&r->memory, node->name);
-    n->message->findings = arena_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
+    struct checked_node *n = checked_node_new(r, node->name);
+    n->address = arena_strdup(&r->memory, node->address);
+    n->version = arena_strdup(&r->memory, node->version);
     n->session = node->connected ? core_node_session(r->owner->core, node->name) : 0;
     struct checked_node **at = &r->nodes; /* sorted by name, so that each check compares with the same node */
     while (*at && strcmp((*at)->name, n->name) < 0)
@@ -311,6 +324,30 @@ static void each_node(const struct core_node *node, void *data)
     session_post(r->owner, n->session, &m);
 }
 
+static void each_webhook(const struct webhook_state *s, void *data)
+{
+    struct check_request *r = data;
+    struct titan_error err = {0};
+    _cleanup_(buf_free) struct buf secret = BUF_INIT;
+    const struct webhook_options *o = s->options;
+    char place[256];
+    const bool readable = webhook_secret(o, &secret, &err) == TITAN_OK;
+    webhook_place(o, place);
+    if (secret.data)
+        mac_wipe(secret.data, secret.len);
+    if (!readable)
+        found(r, r->own, "webhook", true, arena_printf(&r->memory, "%s, %s: %s", o->name, place, err.msg));
+    else if (s->failed > 0)
+        found(r, r->own, "webhook", true,
+              arena_printf(&r->memory, "%s, %s: %u tries in a row have failed, and an event waits for %.0f s: %s",
+                           o->name, place, s->failed, s->lag_s, s->trouble));
+    else
+        found(r, r->own, "webhook", s->passed_over > 0,
+              arena_printf(&r->memory, "%s, %s: %llu events sent since the start, %llu passed over%s%s", o->name, place,
+                           (unsigned long long)s->delivered, (unsigned long long)s->passed_over,
+                           s->passed_over ? ": " : "", s->passed_over ? s->trouble : ""));
+}
+
 void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
@@ -339,6 +376,8 @@ void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *
     r->next = c->check_requests;
     c->check_requests = r;
     rpc_call_set_data(call, r);
+    r->own = checked_node_new(r, OWN);
+    webhooks_each(c, each_webhook, r);
     core_nodes(c->core, each_address, r);
     core_nodes(c->core, each_node, r);
     if (r->waiting == 0)

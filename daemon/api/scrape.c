@@ -10,6 +10,7 @@
 #include "daemon/api/api.h"
 #include "daemon/common/exposition.h"
 #include "daemon/coordinator/shell/enrol.h"
+#include "daemon/coordinator/shell/webhooks.h"
 
 titan_status api_may_scrape(struct coordinator *c, const struct rpc_identity *transport, const char *bearer,
                             bool *ret_known, struct titan_error *err)
@@ -261,6 +262,26 @@ static void put_store(const struct coordinator *c, struct exposition *e)
         PUT(e, titan_backup_timestamp_seconds, (double)c->backup_at_ms / 1000);
 }
 
+/* --- endpoints for events ----------------------------------------------------------------------------------------- */
+
+#define PUT_WEBHOOK(metric, field)                                                                                     \
+    static void put_##metric(const struct webhook_state *s, void *data)                                                \
+    {                                                                                                                  \
+        PUT(data, titan_webhook_##metric, (double)s->field, s->options->name);                                         \
+    }
+PUT_WEBHOOK(deliveries_total, delivered)
+PUT_WEBHOOK(failures_total, failures)
+PUT_WEBHOOK(passed_over_total, passed_over)
+PUT_WEBHOOK(lag_seconds, lag_s)
+
+static void put_webhooks(const struct coordinator *c, struct exposition *e)
+{
+    webhooks_each(c, put_deliveries_total, e);
+    webhooks_each(c, put_failures_total, e);
+    webhooks_each(c, put_passed_over_total, e);
+    webhooks_each(c, put_lag_seconds, e);
+}
+
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
 struct call_writer {
@@ -314,5 +335,6 @@ void api_scrape(struct coordinator *c, struct exposition *e)
     put_store(c, e);
     put_calls(c, e);
     put_jobs(&l, e);
+    put_webhooks(c, e);
     free(l.jobs);
 }

@@ -7,6 +7,7 @@
 
 #include "base/slowest.h"
 #include "daemon/api/api.h"
+#include "daemon/coordinator/shell/event_message.h"
 
 #define READ_AT_ONCE 64 /* rows of one query */
 /* queries in a row before other calls run; rows of other users' jobs are not sent, so they never fill the queue */
@@ -70,23 +71,12 @@ static bool each_event(const struct event *e, void *data)
 {
     titan_assert(e->id > ((struct watcher *)data)->after);
     struct watcher *w = data;
-    Titan__V1__Event m = TITAN__V1__EVENT__INIT;
     w->again = true;
     if (!may_see(w, e->job_id)) {
         w->after = e->id;
         return true;
     }
-    m.id = e->id;
-    m.job_id = e->job_id;
-    m.at_ms = e->at_ms;
-    m.type = (char *)e->type;
-    m.message = (char *)e->message;
-    m.epoch = e->epoch;
-    m.step = e->step;
-    m.rank = e->rank;
-    m.node = (char *)e->node;
-    m.detail = (char *)e->detail;
-    m.actor = (char *)e->actor;
+    const Titan__V1__Event m = event_message(e);
     return send_row(data, &m.base, e->id);
 }
 

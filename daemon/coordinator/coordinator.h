@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "daemon/auth/paths.h"
+#include "daemon/coordinator/webhook_options.h"
 #include "proto/rpc/server.h"
 #include "titan/internal/agent.pb-c.h"
 
@@ -63,8 +64,9 @@ struct coordinator_options {
     uint32_t node_life_s;            /* lifetime of nodes' certificates; 0 = 7 days */
     /* time limit to open files that may be on a file server, also at the start; 0 = 10 s */
     uint32_t check_ms;
-    uint32_t max_pending_jobs; /* further submits fail with TITAN_ELIMIT; 0 = 100000 */
-    struct user_limits user;   /* limits on the jobs of one user */
+    uint32_t max_pending_jobs;               /* further submits fail with TITAN_ELIMIT; 0 = 100000 */
+    struct user_limits user;                 /* limits on the jobs of one user */
+    const struct webhooks_options *webhooks; /* endpoints that get events; NULL = none */
 };
 
 /* Opens (creates, migrates) the store and restores its state. TITAN_EVERSION: the store is from a newer Titan;
@@ -79,8 +81,10 @@ titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *f
                                   struct titan_error *err) TITAN_MUST_USE;
 /* Adds one of at most two servers of the coordinator's methods. The server must outlive every call of these methods. */
 void coordinator_served_by(struct coordinator *c, struct rpc_server *server);
-/* Replaces the lists of users with roles. A user that loses a role loses the open calls that need it. */
-void coordinator_reload(struct coordinator *c, const struct auth_options *auth);
+/* Replaces the lists of users with roles, and the endpoints for events. A user that loses a role loses the open calls
+ * that need it. On failure the endpoints stay as they are. */
+titan_status coordinator_reload(struct coordinator *c, const struct auth_options *auth,
+                                const struct webhooks_options *webhooks, struct titan_error *err) TITAN_MUST_USE;
 /* The coordinator serves TLS at HOST:PORT; agents: to agents only. */
 void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents);
 /* Stops taking input, commits accepted input, closes the store, then calls done on the loop. Jobs go on. */

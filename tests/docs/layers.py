@@ -36,7 +36,7 @@ daemon/coordinator/cluster  daemon/common daemon/coordinator/records daemon/coor
 daemon/coordinator/run      daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster
 daemon/coordinator/sched    daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run
 daemon/coordinator/inputs   daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run daemon/coordinator/sched
-daemon/coordinator/shell    proto proto/rpc state daemon/common daemon/auth daemon/coordinator
+daemon/coordinator/shell    titan proto proto/rpc proto/http state daemon/common daemon/auth daemon/coordinator
 daemon/api          titan proto state daemon/common daemon/auth daemon/coordinator daemon/coordinator/shell
 daemon              titan proto proto/rpc proto/http daemon/common daemon/auth daemon/agent/shell daemon/coordinator daemon/api
 

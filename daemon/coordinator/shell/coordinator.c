@@ -15,6 +15,7 @@
 #include "daemon/coordinator/shell/disk_usage.h"
 #include "daemon/coordinator/shell/log_head.h"
 #include "daemon/coordinator/shell/store_restore.h"
+#include "daemon/coordinator/shell/webhooks.h"
 #include "proto/ranges.h"
 #include "state/backup.h"
 #include "state/home.h"
@@ -136,6 +137,13 @@ static void open_signing_key(const struct coordinator *c)
     signature_key_wipe(&key);
 }
 
+static void on_commit(void *data)
+{
+    struct coordinator *c = data;
+    log_head_committed(c);
+    webhooks_committed(c);
+}
+
 static bool take_token(const struct token *token, void *data)
 {
     auth_put_token(data, token, clock_wall_ms());
@@ -186,6 +194,8 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         status = token_list(store_reader(c->store), take_token, c->auth, err);
     }
     if (status == TITAN_OK)
+        status = webhooks_open(c, err);
+    if (status == TITAN_OK)
         status = file_pool_open(loop, c->options.check_ms, &c->files, err);
     if (status != TITAN_OK) {
         if (c->store)
@@ -204,6 +214,8 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     shell_set_timer(c);
     disk_usage_open(c);
     log_head_open(c);
+    store_on_commit(c->store, on_commit, c);
+    webhooks_start(c);
     shell_fill_ended(c);
     *ret = c;
     return TITAN_OK;
@@ -238,11 +250,13 @@ void coordinator_served_by(struct coordinator *c, struct rpc_server *server)
     *at = server;
 }
 
-void coordinator_reload(struct coordinator *c, const struct auth_options *auth)
+titan_status coordinator_reload(struct coordinator *c, const struct auth_options *auth,
+                                const struct webhooks_options *webhooks, struct titan_error *err)
 {
     if (c->auth)
         auth_reload(c->auth, auth);
     c->options.observer->rights_changed(c);
+    return c->closing ? TITAN_OK : webhooks_reload(c, webhooks, err);
 }
 
 void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents)
@@ -262,6 +276,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     for (size_t i = 0; i < TIMERS; i++)
         uv_timer_stop(timers[i]);
     heartbeat_sockets_close(c);
+    webhooks_close(c, shell_part_closed);
     file_pool_close(c->files, shell_part_closed, c);
     store_close(c->store, on_store_closed, c);
     log_head_close(c);

@@ -140,9 +140,8 @@ static void on_timer(uv_timer_t *timer)
     write_head(timer->data);
 }
 
-static void committed(void *data)
+void log_head_committed(struct coordinator *c)
 {
-    struct coordinator *c = data;
     struct log_head *h = c->head;
     if (event_head(store_reader(c->store), &h->now, NULL) != TITAN_OK || h->now.id == h->written.id || c->closing)
         return;
@@ -163,7 +162,6 @@ void log_head_open(struct coordinator *c)
     titan_assert(c->head);
     (void)!event_head(store_reader(c->store), &c->head->now, NULL);
     write_head(c);
-    store_on_commit(c->store, committed, c);
 }
 
 void log_head_close(struct coordinator *c)

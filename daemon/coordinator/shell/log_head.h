@@ -12,6 +12,8 @@
 
 /* The shell owns and initialises the timer. */
 void log_head_open(struct coordinator *c);
+/* Something was committed to the store. */
+void log_head_committed(struct coordinator *c);
 /* The store is closed: writes its last head. Waits up to two seconds for the file. */
 void log_head_close(struct coordinator *c);
 void log_head_free(struct coordinator *c);

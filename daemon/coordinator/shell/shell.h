@@ -25,6 +25,7 @@ struct enrol;
 struct commit;
 struct watcher;
 struct log_request;
+struct webhooks;
 struct check_request;
 struct backup;
 
@@ -47,7 +48,8 @@ struct coordinator {
     struct audit *audit;
     struct log_head *head;   /* NULL until the store is open */
     struct disk_usage *disk; /* NULL = disk usage is not limited */
-    struct quota *quotas;    /* quotas of submitting users; daemon/api/quota.h */
+    struct webhooks *webhooks;
+    struct quota *quotas; /* quotas of submitting users; daemon/api/quota.h */
     int open_handles;
     bool closing;
 

@@ -4,6 +4,7 @@
 #include "daemon/coordinator/shell/log_head.h"
 #include "daemon/coordinator/shell/commits.h"
 #include "daemon/coordinator/shell/disk_usage.h"
+#include "daemon/coordinator/shell/webhooks.h"
 
 #include <stdlib.h>
 
@@ -16,6 +17,7 @@ void shell_free_parts(struct coordinator *c)
     audit_free(c->audit);
     disk_usage_free(c);
     log_head_free(c);
+    webhooks_free(c);
     free(c);
 }
 

@@ -161,6 +161,65 @@ static void test_several_coordinators(void **state)
     expect_file("[agent]\ncoordinator = \"head\"\n", ":2: agent.coordinator: 'head' is not an address", "HOST:PORT");
 }
 
+#define HOOK "[[webhook]]\nurl = \"https://h/x\"\nsecret_file = \"/s\"\n"
+
+/* Endpoints that get events. */
+static void test_webhooks(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    write_file(HOOK "[[webhook]]\nname = \"b-2\"\nurl = \"http://[::1]:9/\"\nsecret_file = \"/t\"\nca = \"/ca.pem\"\n"
+                    "events = [\"losses\", \"job.*\"]\ntimeout_ms = 500\n");
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
+    assert_int_equal(c.webhooks.n, 2);
+    const struct webhook_options *w = c.webhooks.list;
+    assert_string_equal(w[0].name, "webhook");
+    assert_string_equal(w[0].events, WEBHOOK_EVENTS_DEFAULT);
+    assert_int_equal(w[0].timeout_ms, 10000);
+    assert_string_equal(w[1].name, "b-2");
+    assert_string_equal(w[1].url, "http://[::1]:9/");
+    assert_string_equal(w[1].events, "losses,job.*");
+    assert_string_equal(w[1].ca, "/ca.pem");
+    assert_int_equal(w[1].timeout_ms, 500);
+    assert_int_equal(config_load(&c, file, &err), TITAN_OK); /* a reload replaces them */
+    assert_int_equal(c.webhooks.n, 2);
+
+    write_file("[webhook]\nurl = \"https://h\"\nsecret_file = \"/s\"\n"); /* one section is enough for one */
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
+    assert_int_equal(c.webhooks.n, 1);
+
+    expect_file("[[webhook]]\nsecret_file = \"/s\"\n", ":1: webhook: url: it is missing", "");
+    expect_file("[[webhook]]\nurl = \"https://h\"\n", ":1: webhook: secret_file: it is missing", "openssl rand");
+    static const char *const urls[] = {"ftp://h/x", "https:///x", "https://:80/", "h", "HTTPS://h"};
+    for (size_t i = 0; i < ARRAY_SIZE(urls); i++) {
+        char text[256];
+        (void)snprintf(text, sizeof(text), "[[webhook]]\nurl = \"%s\"\nsecret_file = \"/s\"\n", urls[i]);
+        expect_file(text, "url: it is no http:// or https:// URL with a host", "https://HOST");
+    }
+    expect_file("[[webhook]]\nurl = \"https://u:p@h/\"\nsecret_file = \"/s\"\n", "url: it names a user", "");
+    expect_file("[[webhook]]\nurl = \"https://h/a b\"\nsecret_file = \"/s\"\n", "url: it has a blank", "");
+    expect_file("[[webhook]]\nurl = \"https://h\"\nsecret_file = \"s\"\n", "secret_file: it is no absolute path", "");
+    expect_file(HOOK "ca = \"ca\"\n", "ca: it is no absolute path", "");
+    expect_file(HOOK "name = \"A b\"\n", "name: 'A b' has other characters", "");
+    expect_file(HOOK "events = [\"job\"]\n", "events: 'job' is no kind of events", "job.state");
+    expect_file(HOOK "events = [\"audit.*\"]\n", "events: 'audit.*' is no kind of events that is sent", "");
+    expect_file(HOOK "events = [3]\n", ":4: webhook.events: expected", "");
+    expect_file(HOOK "events = [\"a.b,c.d\"]\n", ":4: webhook.events: words without commas", "");
+    expect_file(HOOK "timeout_ms = 99\n", ":4: webhook.timeout_ms: 99 is not between 100 and 60000", "");
+    expect_file(HOOK "uri = \"x\"\n", ":4: unknown key 'webhook.uri'", "url");
+    expect_file(HOOK HOOK, ":4: webhook.name: there are two endpoints 'webhook'", "");
+    expect_file("webhook = 3\n", ":1: 'webhook' must be a section", "");
+    expect_file("webhook = [3]\n", ":1: 'webhook' must be a section", "");
+    expect_file("[webhok]\n", "unknown section", "webhook");
+    char many[2048] = "";
+    for (int i = 0; i < WEBHOOKS_MAX + 1; i++) {
+        const size_t len = strlen(many);
+        (void)snprintf(many + len, sizeof(many) - len, HOOK "name = \"n%d\"\n", i);
+    }
+    expect_file(many, "there are more than 8 endpoints", "");
+}
+
 /* What one worker gets. */
 static void test_worker_limits(void **state)
 {
@@ -458,6 +517,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_systemd_directories, setup, teardown),
         cmocka_unit_test_setup_teardown(test_file_and_flags, setup, teardown),
         cmocka_unit_test_setup_teardown(test_several_coordinators, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_webhooks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_worker_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
