@@ -24,6 +24,16 @@ typedef void (*store_done)(void *arg, const struct titan_error *err);
  * After an unclean stop the store is checked first (PRAGMA quick_check, bounded); the chain of the newest events is
  * always checked. Damaged metrics are moved away; if metrics cannot be opened, the store works without them. */
 titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err) TITAN_MUST_USE;
+/* As store_open(), for the coordinator that leads: each group of titan.db goes to log->append() first, on the writer
+ * thread, and the opening's own writes on this thread. The log's number must be the file's. The store begins the given
+ * term instead of the next one; TITAN_EBUG: it is not above the store's. After an error of append() the group's writes
+ * have TITAN_ECANCELLED (they may be kept or lost), and the store_on_failure() handler is called. */
+titan_status store_open_led(uv_loop_t *loop, const char *dir, const struct group_log *log, uint64_t term,
+                            struct store **ret, struct titan_error *err) TITAN_MUST_USE;
+/* Opens DIR/titan.db as a coordinator that follows: as store_open() with its checks and migrations, but without a new
+ * term, threads or metrics. The caller's thread writes (changeset_apply()). */
+titan_status store_open_follower(const char *dir, struct db **ret, struct titan_error *err) TITAN_MUST_USE;
+void store_close_follower(struct db *db); /* NULL is fine */
 /* Commits queued writes, calls every done, closes, then calls done(data) on the loop. */
 void store_close(struct store *s, void (*done)(void *), void *data);
 
