@@ -247,7 +247,7 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
     (void)snprintf(detail, sizeof(detail), "{\"term\": %lld, \"next_job\": %lld, \"next_worker\": %lld}",
                    (long long)g->term + 1, (long long)g->job + 1, (long long)g->worker + 1);
     TRY(db_run(db, err,
-               "INSERT INTO meta VALUES ('term', ?1), ('last_job', ?2), ('last_worker', ?3), ('clean', 1),"
+               "INSERT INTO meta VALUES ('term', ?1), ('last_job', ?2), ('last_worker', ?3),"
                " ('restored_term', ?1), ('backup_worker', ?4), ('settled', 0)"
                " ON CONFLICT DO UPDATE SET value = excluded.value",
                "iiii", g->term, g->job, g->worker, g->backup_worker));
@@ -259,6 +259,7 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
                                    .rank = -1,
                                    .detail = detail};
     TRY(event_add(db, &restored, err));
+    TRY(db_run(db, err, "UPDATE machine SET clean = 1", ""));
     TRY(home_forget(db, err));
     return db_exec(db, "COMMIT", err);
 }

@@ -3,8 +3,9 @@
  * (sqlite.org/sessionintro.html), and whole images of it.
  *
  * A record is a header (magic, number, length, checksum) and SQLite's changeset. Records have numbers from 1 without
- * gaps; the number of the last one is meta.log_number, which the transaction itself moves. Table `machine` belongs to one
- * machine and is in no record and in no image. Schema changes are in no record either: each machine migrates its file.
+ * gaps; the number of the last one is meta.log_number, which the transaction itself moves. Table `machine` belongs to
+ * one machine and is in no record and in no image. Schema changes are in no record either: each machine migrates its
+ * file.
  *
  * Bytes come from other machines: a wrong record changes nothing and gives one line of error. */
 #ifndef TITAN_STATE_CHANGESET_H
@@ -31,13 +32,12 @@ uint64_t changeset_record_number(const void *bytes, size_t len);
 /* The number of the file's last record; 0: none. */
 titan_status changeset_number(struct db *db, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
 
-/* The content of DIR/titan.db, as of one moment, also during writes. scratch: a path on the same disk for a copy. Any
- * thread. */
-titan_status changeset_image(const char *dir, const char *scratch, struct buf *ret,
-                             struct titan_error *err) TITAN_MUST_USE;
-/* Replaces DIR/titan.db, which is not open, by an image, and keeps the machine's own rows. An image with a number that
- * the file has reached changes nothing. The file is whole at every moment, the old one or the new one. TITAN_ECORRUPT,
- * TITAN_EVERSION: the image is no store, or a newer Titan's. TITAN_ECONFLICT: the file is another store (store_id). */
-titan_status changeset_install(const char *dir, const void *bytes, size_t len, struct titan_error *err) TITAN_MUST_USE;
+/* The content of the store at `path` as of one moment, also during writes, as the bytes of an SQLite file. Any thread:
+ * the function opens its own connection. */
+titan_status changeset_image(const char *path, struct buf *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Makes the file's content that of an image, except the machine's own row, in one transaction that is durable on
+ * return. An image with a number that the file has reached changes nothing. TITAN_ECORRUPT, TITAN_EVERSION: the image
+ * is no store, or a newer Titan's. TITAN_ECONFLICT: the file is another store (store_id). */
+titan_status changeset_install(struct db *db, const void *bytes, size_t len, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

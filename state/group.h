@@ -33,6 +33,7 @@ struct group_log {
      * write fails, too; only a new process that asks the log knows the state. */
     struct titan_error lost;
 };
+#define GROUP_RECORD_MAX (4 << 20) /* a larger record of several writes becomes one record for each */
 
 /* Writes the list in order. A failed write leaves no trace; a write without an error is durable on return. After a
  * failed fsync (db_sync_failed) every write fails. log: NULL = none. */

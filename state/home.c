@@ -16,7 +16,7 @@ titan_status home_claim(struct db *db, const char *dir, bool adopt, struct titan
     bool row = false;
     if (stat(dir, &st) != 0)
         return titan_fail_errno(err, "'%s'", dir);
-    TRY(db_query(db, &stmt, err, "SELECT path, inode FROM home WHERE id = 1", ""));
+    TRY(db_query(db, &stmt, err, "SELECT path, inode FROM machine", ""));
     const titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && row) {
         (void)snprintf(path, sizeof(path), "%s", col_text(stmt, 0));
@@ -35,13 +35,10 @@ titan_status home_claim(struct db *db, const char *dir, bool adopt, struct titan
         titan_error_hint(err, "if nothing will ever run on the other again, start once with --adopt-state");
         return TITAN_ECONFLICT;
     }
-    return db_run(db, err,
-                  "INSERT INTO home VALUES (1, ?, ?) ON CONFLICT DO UPDATE SET path = excluded.path,"
-                  " inode = excluded.inode",
-                  "tu", dir, (uint64_t)st.st_ino);
+    return db_run(db, err, "UPDATE machine SET path = ?, inode = ?", "tu", dir, (uint64_t)st.st_ino);
 }
 
 titan_status home_forget(struct db *db, struct titan_error *err)
 {
-    return db_run(db, err, "DELETE FROM home", "");
+    return db_run(db, err, "UPDATE machine SET path = '', inode = 0", "");
 }

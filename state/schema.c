@@ -196,8 +196,19 @@ static const char store_v8[] = "ALTER TABLE nodes ADD COLUMN installation BLOB N
 /* Whether the node may be removed automatically once it is gone (node.h). */
 static const char store_v9[] = "ALTER TABLE nodes ADD COLUMN ephemeral INTEGER NOT NULL DEFAULT 0;";
 
+/* One row: what belongs to this machine's file and not to its content, so that copies on other machines differ in it:
+ * whether the file was closed, and its state directory (home.h). */
+static const char store_v10[] =
+    "CREATE TABLE machine ("
+    "  id INTEGER PRIMARY KEY CHECK (id = 1), clean INTEGER NOT NULL, path TEXT NOT NULL, inode INTEGER NOT NULL)"
+    " STRICT;"
+    "INSERT INTO machine SELECT 1, coalesce((SELECT value FROM meta WHERE key = 'clean'), 1),"
+    " coalesce((SELECT path FROM home), ''), coalesce((SELECT inode FROM home), 0);"
+    "DELETE FROM meta WHERE key = 'clean';"
+    "DROP TABLE home;";
+
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4, store_v5,
-                                                             store_v6, store_v7, store_v8, store_v9};
+                                                             store_v6, store_v7, store_v8, store_v9, store_v10};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2, metrics_v3,
                                                                        metrics_v4, metrics_v5, metrics_v6};
 
@@ -239,7 +250,9 @@ titan_status schema_probe(const struct schema *schema, const char *path, bool *r
             titan_error_hint(err, "start the newer Titan that wrote it, or another state directory");
     }
     if (status == TITAN_OK && version > 0 && ret_unclean) {
-        status = db_int(db, &clean, err, "SELECT coalesce((SELECT value FROM meta WHERE key = 'clean'), 1)", "");
+        status = version < SCHEMA_MACHINE
+                     ? db_int(db, &clean, err, "SELECT coalesce((SELECT value FROM meta WHERE key = 'clean'), 1)", "")
+                     : db_int(db, &clean, err, "SELECT clean FROM machine", "");
         *ret_unclean = !clean;
     }
     if (status == TITAN_ECORRUPT && err && !strstr(err->msg, path))

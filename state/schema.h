@@ -9,9 +9,10 @@
 
 #include "state/db.h"
 
-#define SCHEMA_VERSION 9         /* version of the job store */
+#define SCHEMA_VERSION 10        /* version of the job store */
 #define SCHEMA_CHAINED 3         /* version since which events form a chain */
 #define SCHEMA_FACTS 8           /* version since which rows can be compared with events' facts */
+#define SCHEMA_MACHINE 10        /* version since which table `machine` has what belongs to one machine */
 #define SCHEMA_METRICS_VERSION 6 /* version of the metrics */
 
 struct schema {

@@ -51,6 +51,7 @@ struct store {
     char dir[PATH_MAX];                 /* the store's folder */
     uint64_t term, id;
     uint8_t secret[MAC_BYTES];
+    struct group_log led, *log; /* writer thread, after open; log: &led, or NULL */
 
     pthread_mutex_t lock; /* guards the following fields */
     pthread_cond_t more;
@@ -105,10 +106,15 @@ static void write_list(struct store *s, struct db *db, struct list *todo)
     if (!todo->head)
         return;
     const int64_t begin_ns = clock_mono_ns();
-    group_commit(db, todo->head, &stats);
+    struct group_log *log = db == s->writer ? s->log : NULL;
+    group_commit(db, log, todo->head, &stats);
     const double took_s = (double)(clock_mono_ns() - begin_ns) / 1e9;
     titan_assert(stats.failures <= stats.writes && stats.commits > 0);
     bool failed = db == s->writer && db_sync_failed(db, &err) != TITAN_OK;
+    if (log && log->lost.status != TITAN_OK) {
+        failed = true;
+        err = log->lost;
+    }
     pthread_mutex_lock(&s->lock);
     list_move(&s->finished, todo);
     s->stats.commits += stats.commits;
@@ -253,9 +259,21 @@ void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done don
     queue_write(s, true, fn, arg, done);
 }
 
+static titan_status write_through_log(struct store *s, store_fn fn, void *arg, struct titan_error *err)
+{
+    struct group_write w = {.fn = fn, .arg = arg};
+    struct group_stats stats = {0};
+    group_commit(s->writer, s->log, &w, &stats);
+    if (err)
+        *err = w.err;
+    return w.err.status;
+}
+
 titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct titan_error *err)
 {
     titan_assert(s->outstanding == 0); /* the writer thread waits and does not use its connection */
+    if (s->log)
+        return write_through_log(s, fn, arg, err);
     TRY(db_run(s->writer, err, "BEGIN IMMEDIATE", ""));
     titan_status status = fn(s->writer, arg, err);
     if (status == TITAN_OK)
@@ -319,15 +337,13 @@ struct store_stats store_stats(const struct store *s)
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
 
-static titan_status open_file(const struct schema *schema, const char *path, bool check, struct db **ret_writer,
-                              struct db **ret_reader, struct titan_error *err)
+static titan_status open_file(const struct schema *schema, const char *path, bool check, struct db **ret,
+                              struct titan_error *err)
 {
-    const bool durable = schema == &schema_store;
-    TRY(db_open(path, DB_WRITER, durable, ret_writer, err));
+    TRY(db_open(path, DB_WRITER, schema == &schema_store, ret, err));
     if (check)
-        TRY(schema_check(*ret_writer, true, err));
-    TRY(schema_migrate(schema, *ret_writer, err));
-    return db_open(path, DB_READER, durable, ret_reader, err);
+        TRY(schema_check(*ret, true, err));
+    return schema_migrate(schema, *ret, err);
 }
 
 /* Another process may hold a lock: an sqlite3 shell, a script, `admin verify`. It usually ends soon. */
@@ -343,31 +359,49 @@ static titan_status probe(const struct schema *schema, const char *path, bool *r
     }
 }
 
-static titan_status open_jobs(struct store *s, const char *path, bool *ret_unclean, struct titan_error *err)
+/* Opens and checks titan.db for writing. */
+static titan_status open_jobs_file(const char *path, struct db **ret, bool *ret_unclean, struct titan_error *err)
 {
-    bool unclean = false;
-    int64_t term = 0, id = 0, from = 0;
+    int64_t from = 0;
     TRY(db_rewrite_wal(path, err));
-    TRY(probe(&schema_store, path, &unclean, err));
-    *ret_unclean = unclean;
-    if (unclean)
+    TRY(probe(&schema_store, path, ret_unclean, err));
+    if (*ret_unclean)
         tlog_warn(&store_log, "the store was not closed; checking it", "path=\"%s\"", path);
-    TRY(open_file(&schema_store, path, unclean, &s->writer, &s->reader, err));
+    TRY(open_file(&schema_store, path, *ret_unclean, ret, err));
 
     /* Checks the newest events, where damage of the last minutes would appear. */
-    TRY(db_int(s->writer, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
-    titan_status status = event_verify(s->writer, (uint64_t)from, NULL, err);
+    TRY(db_int(*ret, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
+    titan_status status = event_verify(*ret, (uint64_t)from, NULL, err);
     if (status == TITAN_ECORRUPT && err)
         titan_error_hint(err, "`titanctl admin verify` says more; `titanctl admin restore` puts a backup in its place");
     TRY(status);
+    return db_exec(*ret, "UPDATE machine SET clean = 0", err);
+}
 
-    TRY(db_exec(s->writer,
-                "BEGIN IMMEDIATE;"
-                "INSERT INTO meta VALUES ('clean', 0) ON CONFLICT DO UPDATE SET value = 0;"
-                "INSERT INTO meta VALUES ('term', 1) ON CONFLICT DO UPDATE SET value = value + 1;"
-                "INSERT INTO meta VALUES ('store_id', random()) ON CONFLICT DO NOTHING;"
-                "COMMIT",
-                err));
+/* Begins the store's next term, or s->term of a coordinator that leads. */
+static titan_status begin_term(struct db *db, void *arg, struct titan_error *err)
+{
+    const struct store *s = arg;
+    int64_t term = 0;
+    TRY(db_int(db, &term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
+    if (s->log && (int64_t)s->term <= term)
+        return titan_fail(err, TITAN_EBUG, "job store: term %llu is not above the store's, %lld",
+                          (unsigned long long)s->term, (long long)term);
+    TRY(db_run(db, err, "INSERT INTO meta VALUES ('term', ?) ON CONFLICT DO UPDATE SET value = excluded.value", "i",
+               s->log ? (int64_t)s->term : term + 1));
+    TRY(db_run(db, err, "INSERT INTO meta VALUES ('store_id', random()) ON CONFLICT DO NOTHING", ""));
+    return db_run(db, err, "INSERT INTO secrets VALUES ('terms', ?) ON CONFLICT DO NOTHING", "b", s->secret,
+                  sizeof(s->secret));
+}
+
+static titan_status open_jobs(struct store *s, const char *path, bool *ret_unclean, struct titan_error *err)
+{
+    int64_t term = 0, id = 0;
+    TRY(open_jobs_file(path, &s->writer, ret_unclean, err));
+    TRY(db_open(path, DB_READER, true, &s->reader, err));
+    if (getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
+        return titan_fail_errno(err, "no random numbers");
+    TRY(store_write_now(s, begin_term, s, err));
     TRY(db_int(s->writer, &term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
     s->term = (uint64_t)term;
     TRY(db_int(s->writer, &id, err, "SELECT value FROM meta WHERE key = 'store_id'", ""));
@@ -375,12 +409,8 @@ static titan_status open_jobs(struct store *s, const char *path, bool *ret_uncle
 
     sqlite3_stmt *stmt = NULL;
     bool row = false;
-    if (getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
-        return titan_fail_errno(err, "no random numbers");
-    TRY(db_run(s->writer, err, "INSERT INTO secrets VALUES ('terms', ?) ON CONFLICT DO NOTHING", "b", s->secret,
-               sizeof(s->secret)));
     TRY(db_query(s->writer, &stmt, err, "SELECT value FROM secrets WHERE name = 'terms'", ""));
-    status = db_step(s->writer, stmt, &row, err);
+    titan_status status = db_step(s->writer, stmt, &row, err);
     const size_t len = row ? (size_t)sqlite3_column_bytes(stmt, 0) : 0;
     if (status == TITAN_OK && len != sizeof(s->secret))
         status = titan_fail(err, TITAN_ECORRUPT, "job store: the secret of its terms has %zu bytes, not %zu", len,
@@ -397,7 +427,9 @@ static titan_status open_metrics(struct store *s, const char *path, bool unclean
 {
     TRY(db_rewrite_wal(path, err));
     TRY(probe(&schema_metrics, path, NULL, err));
-    titan_status status = open_file(&schema_metrics, path, unclean, &s->metrics_writer, &s->metrics_reader, err);
+    titan_status status = open_file(&schema_metrics, path, unclean, &s->metrics_writer, err);
+    if (status == TITAN_OK)
+        status = db_open(path, DB_READER, false, &s->metrics_reader, err);
     if (status == TITAN_OK)
         return TITAN_OK;
     db_close(TAKE(s->metrics_reader));
@@ -451,6 +483,30 @@ static titan_status open_files(struct store *s, const char *dir, struct titan_er
     return TITAN_OK;
 }
 
+titan_status store_open_follower(const char *dir, struct db **ret, struct titan_error *err)
+{
+    char path[PATH_MAX];
+    struct db *db = NULL;
+    bool unclean = false;
+    if (snprintf(path, sizeof(path), "%s/titan.db", dir) >= (int)sizeof(path))
+        return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    const titan_status status = open_jobs_file(path, &db, &unclean, err);
+    if (status != TITAN_OK) {
+        db_close(db);
+        return status;
+    }
+    keep_from_others(path);
+    *ret = db;
+    return TITAN_OK;
+}
+
+void store_close_follower(struct db *db)
+{
+    if (db && db_sync_failed(db, NULL) == TITAN_OK)
+        (void)!db_run(db, NULL, "UPDATE machine SET clean = 1", "");
+    db_close(db);
+}
+
 static void close_files(struct store *s)
 {
     db_close(s->reader);
@@ -474,9 +530,20 @@ static void on_wake_closed(uv_handle_t *handle)
 
 titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err)
 {
+    return store_open_led(loop, dir, NULL, 0, ret, err);
+}
+
+titan_status store_open_led(uv_loop_t *loop, const char *dir, const struct group_log *log, uint64_t term,
+                            struct store **ret, struct titan_error *err)
+{
     struct store *s = calloc(1, sizeof(*s));
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "job store: out of memory");
+    if (log) {
+        s->led = *log;
+        s->log = &s->led;
+        s->term = term;
+    }
     s->loop = loop;
     list_init(&s->queued);
     list_init(&s->finished);
@@ -522,7 +589,7 @@ void store_close(struct store *s, void (*done)(void *), void *data)
     (void)deliver(s, INT64_MAX);
     titan_assert(s->outstanding == 0 && !s->queued.head);
     if (db_sync_failed(s->writer, NULL) == TITAN_OK)
-        (void)!db_run(s->writer, NULL, "UPDATE meta SET value = 1 WHERE key = 'clean'", "");
+        (void)!db_run(s->writer, NULL, "UPDATE machine SET clean = 1", "");
     close_files(s);
     uv_close((uv_handle_t *)&s->wake, on_wake_closed);
 }

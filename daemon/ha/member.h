@@ -75,8 +75,8 @@ uint64_t member_number(const struct member *m); /* of the last record that this 
 
 /* May this process answer as the coordinator now? Any thread. */
 bool member_may_answer(const struct member *m);
-/* struct group_log.append, data is the member: any thread but libraft's. Returns when the record is committed (TITAN_OK)
- * or the leadership is lost (TITAN_ECANCELLED): other members may still commit the record, or never. */
+/* struct group_log.append, data is the member: any thread but libraft's. Returns when the record is committed
+ * (TITAN_OK) or the leadership is lost (TITAN_ECANCELLED): other members may still commit the record, or never. */
 titan_status member_append(void *data, uint64_t number, const void *bytes, size_t len, struct titan_error *err);
 /* The same without waiting, on libraft's thread: calls done() later, unless it returns an error. */
 titan_status member_propose(struct member *m, uint64_t number, const void *bytes, size_t len,

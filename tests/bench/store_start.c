@@ -57,7 +57,7 @@ static void fill(const char *path, uint64_t jobs, uint64_t open, struct titan_er
             die(err);
         group_checkpoint(db);
     }
-    if (db_exec(db, "INSERT INTO meta VALUES ('clean', 0), ('term', 1)", err) != TITAN_OK)
+    if (db_exec(db, "INSERT INTO meta VALUES ('term', 1); UPDATE machine SET clean = 0", err) != TITAN_OK)
         die(err);
     db_close(db);
 }

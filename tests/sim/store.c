@@ -142,7 +142,7 @@ enum stored store_commit(int submit, const struct change *list)
     if (!store_accepts())
         return STORED_REFUSED;
     if (S->store.db)
-        group_commit(S->store.db, &g, &stats);
+        group_commit(S->store.db, NULL, &g, &stats);
     if (S->store.disk && db_sync_failed(S->store.db, NULL) != TITAN_OK)
         return find_out(&w);
     if (S->store.disk && (g.err.status == TITAN_ENOSPC || g.err.status == TITAN_EIO || g.err.status == TITAN_EAGAIN))

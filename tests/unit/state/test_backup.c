@@ -38,7 +38,8 @@ static void set_up(struct fixture *f)
     (void)snprintf(f->copy, sizeof(f->copy), "%s/copy.db", f->dir);
     assert_int_equal(db_open(f->store, DB_WRITER, true, &f->db, NULL), TITAN_OK);
     assert_int_equal(schema_migrate(&schema_store, f->db, NULL), TITAN_OK);
-    assert_int_equal(db_exec(f->db, "INSERT INTO meta VALUES ('clean', 0), ('term', 7)", NULL), TITAN_OK);
+    assert_int_equal(db_exec(f->db, "INSERT INTO meta VALUES ('term', 7); UPDATE machine SET clean = 0", NULL),
+                     TITAN_OK);
 }
 
 static void tear_down(struct fixture *f)
@@ -65,7 +66,7 @@ static void write_jobs(struct fixture *f, int n)
     struct group_stats stats = {0};
     for (int i = 0; i < n; i++) {
         struct group_write w = {.fn = write_job, .arg = f};
-        group_commit(f->db, &w, &stats);
+        group_commit(f->db, NULL, &w, &stats);
         assert_int_equal(w.err.status, TITAN_OK);
         group_checkpoint(f->db);
     }

@@ -117,7 +117,7 @@ static void submit_some(struct ledger *l)
     }
     if (moved && draw(2))
         s[n - 1].write.next = &move;
-    group_commit(l->db, &s[0].write, &stats);
+    group_commit(l->db, NULL, &s[0].write, &stats);
     for (uint64_t i = 0; i < n; i++)
         if (s[i].write.err.status == TITAN_OK)
             l->acked_jobs[l->acked++] = s[i].job.id;

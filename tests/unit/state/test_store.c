@@ -292,7 +292,7 @@ static void test_damaged_store(void **state)
     wait_done(&f, 100);
     close_store(&f);
     assert_int_equal(db_open(path, DB_WRITER, true, &db, NULL), TITAN_OK);
-    assert_int_equal(db_exec(db, "UPDATE meta SET value = 0 WHERE key = 'clean'", NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "UPDATE machine SET clean = 0", NULL), TITAN_OK);
     db_close(db);
     int fd = open(path, O_RDWR);
     assert_true(fd >= 0);
@@ -651,6 +651,66 @@ static void test_migration(void **state)
     assert_string_equal(l.last.spec.mesh, "pp=2 tp=2");
     assert_string_equal(l.reason, "waiting");
     db_close(db);
+}
+
+/* What belongs to one machine moves out of the shared tables, whether the older store had it or not. */
+static void test_machine_migration(void **state)
+{
+    (void)state;
+    for (int had = 0; had < 2; had++) {
+        struct schema older = schema_store;
+        struct db *db = NULL;
+        int64_t rows = 0, left = 0;
+        older.version = SCHEMA_MACHINE - 1;
+        assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
+        assert_int_equal(schema_migrate(&older, db, NULL), TITAN_OK);
+        if (had)
+            assert_int_equal(db_exec(db,
+                                     "INSERT INTO meta VALUES ('clean', 0), ('term', 4);"
+                                     "INSERT INTO home VALUES (1, '/state', 77)",
+                                     NULL),
+                             TITAN_OK);
+        assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
+        assert_int_equal(db_int(db, &rows, NULL,
+                                "SELECT count(*) FROM machine WHERE clean = ? AND path = ? AND inode = ?", "iti",
+                                (int64_t)!had, had ? "/state" : "", (int64_t)(had ? 77 : 0)),
+                         TITAN_OK);
+        assert_int_equal(rows, 1);
+        assert_int_equal(db_int(db, &left, NULL,
+                                "SELECT (SELECT count(*) FROM meta WHERE key = 'clean') +"
+                                " (SELECT count(*) FROM sqlite_schema WHERE name = 'home')",
+                                ""),
+                         TITAN_OK);
+        assert_int_equal(left, 0);
+        assert_int_equal(schema_compare(&schema_store, db, NULL), TITAN_OK);
+        db_close(db);
+    }
+}
+
+/* An older store that was not closed is checked before it is migrated. */
+static void test_older_unclean_store(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct schema older = schema_store;
+    struct db *db = NULL;
+    char path[128];
+    bool unclean = false;
+    older.version = SCHEMA_MACHINE - 1;
+    set_up(&f);
+    path_of(&f, "titan.db", path);
+    assert_int_equal(db_open(path, DB_WRITER, true, &db, NULL), TITAN_OK);
+    assert_int_equal(schema_migrate(&older, db, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "INSERT INTO meta VALUES ('clean', 0), ('term', 4)", NULL), TITAN_OK);
+    db_close(db);
+    assert_int_equal(schema_probe(&schema_store, path, &unclean, NULL), TITAN_OK);
+    assert_true(unclean);
+    open_store(&f);
+    assert_int_equal(store_term(f.store), 5);
+    close_store(&f);
+    assert_int_equal(schema_probe(&schema_store, path, &unclean, NULL), TITAN_OK);
+    assert_false(unclean);
+    tear_down(&f);
 }
 
 static void test_epochs_and_checkpoints(void **state)
@@ -1031,6 +1091,8 @@ int main(void)
         cmocka_unit_test(test_metrics_lost_steps),
         cmocka_unit_test(test_evaluations),
         cmocka_unit_test(test_migration),
+        cmocka_unit_test(test_machine_migration),
+        cmocka_unit_test(test_older_unclean_store),
         cmocka_unit_test(test_policies_and_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
