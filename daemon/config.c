@@ -595,42 +595,44 @@ bool config_is_service(void)
     return runtime_directory() != NULL;
 }
 
-static bool address_taken(const char *address)
+titan_status config_address_free(const char *address, struct titan_error *err)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    char host[CONFIG_TEXT_MAX];
+    char host[CONFIG_TEXT_MAX], owner[LISTEN_OWNER];
     const char *port = strrchr(address, ':');
     struct addrinfo *found = NULL;
-    if (!strncmp(address, "unix:", 5) || !port)
-        return false;
-    bool brackets = address[0] == '[';
+    titan_assert(port);
+    const bool brackets = address[0] == '[';
     (void)snprintf(host, sizeof(host), "%.*s", (int)(port - address) - 2 * brackets, address + brackets);
     if (getaddrinfo(host, port + 1, &hints, &found) != 0)
-        return false; /* the server reports the error later */
+        return titan_fail(err, TITAN_EINVAL, "address %s: no such host", address);
     _cleanup_fd_ int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int on = 1;
-    bool taken = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-                 bind(fd, found->ai_addr, found->ai_addrlen) < 0 && errno == EADDRINUSE;
+    const bool bound = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+                       bind(fd, found->ai_addr, found->ai_addrlen) == 0;
+    const int why = errno;
     freeaddrinfo(found);
-    return taken;
+    if (bound || (why != EADDRINUSE && why != EADDRNOTAVAIL))
+        return TITAN_OK; /* the server reports other errors later */
+    if (why == EADDRNOTAVAIL)
+        return titan_fail(err, TITAN_EINVAL, "address %s: this machine does not have it", address);
+    listen_owner((unsigned)strtoul(port + 1, NULL, 10), owner);
+    return titan_fail(err, TITAN_EEXIST, "address %s is in use by %s", address, owner);
 }
 
 /* Fails if a port is taken, early enough that the refused start leaves no state directory behind. */
 static titan_status check_listen_free(const struct daemon_config *c, struct titan_error *err)
 {
     titan_assert(c->role != ROLE_AGENT);
-    const char *taken = NULL;
-    for (int i = 0; i < c->n_listen && !taken; i++)
-        taken = address_taken(c->listen[i]) ? c->listen[i] : NULL;
-    const bool agents = !taken && address_taken(c->agents_listen);
-    if (!taken && !agents)
-        return TITAN_OK;
-    taken = agents ? c->agents_listen : taken;
-    char owner[LISTEN_OWNER];
-    listen_owner((unsigned)strtoul(strrchr(taken, ':') + 1, NULL, 10), owner);
-    (void)titan_fail(err, TITAN_EEXIST, "address %s is in use by %s", taken, owner);
-    titan_error_hint(err, agents ? CONFIG_AGENTS_HINT : "choose another with --listen HOST:PORT, or stop it");
-    return TITAN_EEXIST;
+    for (int i = 0; i <= c->n_listen; i++) {
+        const bool agents = i == c->n_listen;
+        const char *address = agents ? c->agents_listen : c->listen[i];
+        if (!strncmp(address, "unix:", 5) || !address[0] || config_address_free(address, err) != TITAN_EEXIST)
+            continue; /* the server reports other errors later */
+        titan_error_hint(err, agents ? CONFIG_AGENTS_HINT : "choose another with --listen HOST:PORT, or stop it");
+        return TITAN_EEXIST;
+    }
+    return TITAN_OK;
 }
 
 static titan_status resolve(struct daemon_config *c, bool stop_given, struct titan_error *err)

@@ -109,6 +109,9 @@ titan_status config_transport(const struct daemon_config *config, const char *ad
  * certificate, or other hosts could reach the address without TLS. */
 titan_status config_http_transport(const struct daemon_config *config, const struct rpc_tls **ret,
                                    struct titan_error *err) TITAN_MUST_USE;
+/* Can HOST:PORT be listened on now? TITAN_EEXIST: another listener has it. TITAN_EINVAL: this machine does not have
+ * the address. */
+titan_status config_address_free(const char *address, struct titan_error *err) TITAN_MUST_USE;
 /* May other hosts reach a TCP listener on this address? */
 bool config_address_off_host(const char *address);
 /* The text of --help. */

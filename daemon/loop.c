@@ -37,6 +37,7 @@
 #include "daemon/auth/certs.h"
 #include "daemon/auth/enrolling.h"
 #include "daemon/api/methods.h"
+#include "daemon/config_look.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/listeners.h"
 #include "daemon/pages.h"
@@ -325,6 +326,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .head_file = d->config->head_file[0] ? d->config->head_file : NULL,
                                           .one_machine = d->config->role == ROLE_DEV,
                                           .webhooks = &d->config->webhooks,
+                                          .look = config_look,
+                                          .settings = d->config,
                                           .heartbeat_ms = t->heartbeat_ms,
                                           .idle_heartbeat_ms = t->idle_heartbeat_ms,
                                           .suspect_ms = t->suspect_ms,
@@ -471,6 +474,8 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                                                        : NULL,
                                     .worker_ports = c->worker_ports[0] ? c->worker_ports : NULL,
                                     .ephemeral = c->ephemeral,
+                                    .look = dev ? NULL : config_look, /* dev: the coordinator looks */
+                                    .settings = c,
                                     .quiet_stop = dev};
     return agent_open(&d->loop, &options, &d->agent, err);
 }

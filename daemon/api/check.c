@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CheckNodes: asks every node's agent what would not work, and looks at the coordinator's own webhooks. If a node does
- * not answer in time, this is reported.
+/* CheckNodes: asks every node's agent what would not work, and looks at the coordinator's own settings and webhooks. If
+ * a node does not answer in time, this is reported.
  *
  * Two rounds. First each node checks itself and sends its mark of each configured root, which the coordinator compares.
  * Then each node tries to reach the NEIGHBOURS nodes after it in the list: by a datagram, as agents do, and by a TCP
@@ -324,6 +324,12 @@ static void each_node(const struct core_node *node, void *data)
     session_post(r->owner, n->session, &m);
 }
 
+static void found_here(void *data, const char *what, bool wrong, const char *text)
+{
+    struct check_request *r = data;
+    found(r, r->own, what, wrong, text);
+}
+
 static void each_webhook(const struct webhook_state *s, void *data)
 {
     struct check_request *r = data;
@@ -377,6 +383,8 @@ void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *
     c->check_requests = r;
     rpc_call_set_data(call, r);
     r->own = checked_node_new(r, OWN);
+    if (c->options.look)
+        c->options.look(c->options.settings, found_here, r);
     webhooks_each(c, each_webhook, r);
     core_nodes(c->core, each_address, r);
     core_nodes(c->core, each_node, r);

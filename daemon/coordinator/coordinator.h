@@ -64,8 +64,12 @@ struct coordinator_options {
     uint32_t node_life_s;            /* lifetime of nodes' certificates; 0 = 7 days */
     /* time limit to open files that may be on a file server, also at the start; 0 = 10 s */
     uint32_t check_ms;
-    uint32_t max_pending_jobs;               /* further submits fail with TITAN_ELIMIT; 0 = 100000 */
-    struct user_limits user;                 /* limits on the jobs of one user */
+    uint32_t max_pending_jobs; /* further submits fail with TITAN_ELIMIT; 0 = 100000 */
+    struct user_limits user;   /* limits on the jobs of one user */
+    /* Looks at the daemon's own settings for an operator's check (daemon/config_look.h); NULL = none. */
+    void (*look)(const void *settings, void (*found)(void *data, const char *what, bool wrong, const char *text),
+                 void *data);
+    const void *settings;
     const struct webhooks_options *webhooks; /* endpoints that get events; NULL = none */
 };
 

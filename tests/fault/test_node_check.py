@@ -65,7 +65,10 @@ def one_machine():
             assert [p.name for p in kept.iterdir()] == [".titan-root"] and not list(data.iterdir()), "nothing else is left there"
             kept.rename(Path(home) / "gone")
             data.rename(Path(home) / "away")
-            (found,) = check(d.server).values()
+            found = check(d.server)
+            ((what, wrong, text),) = found.pop("(coordinator)")
+            assert what == "config" and wrong and "neither a reload nor the next start takes it" in text, text
+            (found,) = found.values()
             said = texts(found, "data_root", True) + texts(found, "checkpoint_root", True)
             assert len(said) == 2 and all("No such file" in t and "take it out of the coordinator's storage." in t for t in said), found
 

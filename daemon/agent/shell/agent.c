@@ -131,6 +131,8 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                                .ports = a->settings.ports,
                                                .limits = a->settings.limits,
                                                .spawnd = o->spawnd,
+                                               .look = o->look,
+                                               .settings = o->settings,
                                                .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, agent_on_checked, a, &a->checks, err));
 

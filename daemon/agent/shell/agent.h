@@ -39,7 +39,11 @@ struct agent_options {
     uint32_t away_ms, leader_lease_ms; /* valid until a coordinator gives its own values (agent_core.h) */
     const char *peer_listen;  /* HOST:PORT for other agents' datagrams; NULL = address and a free port; "" = none */
     const char *worker_ports; /* "30000-30999"; NULL = any */
-    bool ephemeral;           /* the coordinator may delete the node's record when the node is gone */
+    /* Looks at the daemon's own settings for an operator's check, on any thread; NULL = none. */
+    void (*look)(const void *settings, void (*found)(void *data, const char *what, bool wrong, const char *text),
+                 void *data);
+    const void *settings;
+    bool ephemeral; /* the coordinator may delete the node's record when the node is gone */
     /* Do not report workers that agent_close() stops, because the coordinator stops too. Its jobs later resume from
      * their last checkpoint. */
     bool quiet_stop;

@@ -35,7 +35,7 @@
 #define LOOK_MS 3000 /* limit for one path, or connections to other nodes; below the coordinator's wait */
 #define CONNECT_MS 2000
 #define LISTEN_MS 15000 /* how long this node accepts connections; longer than the coordinator's check */
-#define FINDINGS_MAX 16
+#define FINDINGS_MAX 20
 #define TEXT_MAX 400
 #define ROOTS_MAX 64
 #define TARGETS_MAX 8 /* targets of one request; further targets are dropped */
@@ -80,6 +80,9 @@ struct look {
             int64_t skew_ms; /* this node's clock against the coordinator's */
             bool peers, secure, listens;
             struct rpc_tls tls;
+            void (*look)(const void *settings,
+                         void (*found)(void *data, const char *what, bool wrong, const char *text), void *data);
+            const void *settings;
         } of;
     };
     char mark[ROOT_MARK_MAX];
@@ -114,6 +117,9 @@ struct node_checks {
     struct worker_limits limits;
     bool peers, secure;
     struct rpc_tls tls;
+    void (*look)(const void *settings, void (*found)(void *data, const char *what, bool wrong, const char *text),
+                 void *data);
+    const void *settings;
     bool (*reported)(const Titan__Internal__NodeChecked *answer, void *data);
     void *data;
     uv_timer_t again;
@@ -171,6 +177,11 @@ static void describe(char text[TEXT_MAX], const struct titan_error *err)
     (void)snprintf(text, TEXT_MAX, "%.250s%s%.120s%s", err->msg, err->hint[0] ? " (" : "", err->hint,
                    err->hint[0] ? ")" : "");
     range_fit_text(text, TEXT_MAX);
+}
+
+static void found_setting(void *data, const char *what, bool wrong, const char *text)
+{
+    found(data, !strcmp(what, "http") ? "http" : "config", wrong, "%s", text);
 }
 
 static void look_at_node(struct look *k)
@@ -244,6 +255,8 @@ static void look_at_node(struct look *k)
     else
         found(k, "peers", !k->of.peers,
               k->of.peers ? "a socket for other agents at %s" : "no socket for other agents at %s", k->of.address);
+    if (k->of.look)
+        k->of.look(k->of.settings, found_setting, k);
     if (k->of.listens && reach_listen(k->of.address, &k->of.ports, &k->fd, &k->port, &err) != TITAN_OK)
         found(k, "tcp", true, "workers cannot listen here: %.200s", err.msg);
 }
@@ -586,6 +599,8 @@ void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
         k->of.peers = c->peers;
         k->of.secure = c->secure;
         k->of.tls = c->tls;
+        k->of.look = c->look;
+        k->of.settings = c->settings;
         k->of.listens = m->listen.len == REACH_TOKEN_BYTES;
         (void)snprintf(k->of.program, sizeof(k->of.program), "%s", c->program);
         (void)snprintf(k->of.address, sizeof(k->of.address), "%s", c->address);
@@ -632,6 +647,8 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
     c->data = data;
     c->peers = o->peers;
     c->secure = o->tls != NULL;
+    c->look = o->look;
+    c->settings = o->settings;
     if (o->tls)
         c->tls = *o->tls;
     (void)snprintf(c->node, sizeof(c->node), "%s", o->node);

@@ -23,6 +23,10 @@ struct node_checks_options {
     struct listen_ports ports;            /* ports for workers' listeners */
     struct worker_limits limits;          /* of this node */
     const char *spawnd;                   /* titan-spawnd's socket; NULL = none */
+    /* Looks at the daemon's settings, on any thread; NULL = none. */
+    void (*look)(const void *settings, void (*found)(void *data, const char *what, bool wrong, const char *text),
+                 void *data);
+    const void *settings;
 };
 
 /* Passes each answer to `reported`. Without a session `reported` returns false, and the folders' result is reported
