@@ -13,10 +13,10 @@
 #include "ctl/args.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
-#include "ctl/curves.h"
 #include "ctl/live_stream.h"
 #include "ctl/output.h"
 #include "ctl/plot.h"
+#include "proto/curves.h"
 #include "proto/message_json.h"
 
 enum { REDRAW_MS = 250, PLOT_HEIGHT = 18, PLOT_WIDTH = 100 };

@@ -221,33 +221,7 @@ static bool put_data(const struct report_page *p, struct buf *out)
     json_begin_object(&w, NULL);
     json_put_int(&w, "until_ms", until_ms - begin_ms);
     curves_put(p->curves, "curves", begin_ms, &w);
-    json_begin_array(&w, "worlds");
-    for (size_t i = 0; i < t->n_worlds; i++) {
-        json_begin_object(&w, NULL);
-        json_put_int(&w, "at_ms", t->worlds[i].at_ms - begin_ms);
-        json_put_int(&w, "world", t->worlds[i].world);
-        json_put_uint(&w, "epoch", t->worlds[i].epoch);
-        json_end_object(&w);
-    }
-    json_end_array(&w);
-    json_begin_array(&w, "events");
-    for (size_t i = 0; i < t->n_events; i++) {
-        json_begin_object(&w, NULL);
-        json_put_int(&w, "at_ms", t->events[i].at_ms - begin_ms);
-        json_put_string(&w, "kind", t->events[i].kind);
-        json_put_string(&w, "type", t->events[i].type);
-        json_put_string(&w, "message", t->events[i].message);
-        json_end_object(&w);
-    }
-    json_end_array(&w);
-    json_begin_array(&w, "checkpoints");
-    for (size_t i = 0; i < t->n_checkpoints; i++) {
-        json_begin_object(&w, NULL);
-        json_put_int(&w, "at_ms", t->checkpoints[i].at_ms - begin_ms);
-        json_put_uint(&w, "step", t->checkpoints[i].step);
-        json_end_object(&w);
-    }
-    json_end_array(&w);
+    history_put(t, begin_ms, &w);
     json_end_object(&w);
     /* In JSON a '<' occurs only inside strings; escaping it keeps any text from closing the element. */
     for (const char *at = json.data ? json.data : ""; *at;) {

@@ -5,8 +5,8 @@
 
 #include "base/buf.h"
 #include "base/recipe.h"
-#include "ctl/curves.h"
-#include "ctl/history.h"
+#include "proto/curves.h"
+#include "proto/history.h"
 
 /* Content of a page; all pointers are borrowed. Strings may contain any bytes. */
 struct report_page {

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "ctl/curves.h"
+#include "proto/curves.h"
 #include "tests/unit/ctl/stand_in.h"
 
 static uint64_t steps[4];    /* of each job, by its number */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* curves.h - the metrics of a job in a bounded number of step ranges, however many steps it has. Each range has the
  * least, the largest and the mean value. Also finds the slowest ranks. */
-#ifndef TITAN_CTL_CURVES_H
-#define TITAN_CTL_CURVES_H
+#ifndef TITAN_PROTO_CURVES_H
+#define TITAN_PROTO_CURVES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,8 +45,8 @@ enum {
 };
 
 struct curves_values {
-    double min, max, sum; /* over finite values */
-    uint32_t n, bad;      /* numbers of finite and of other values */
+    double min, max, sum, last; /* over finite values; the last one by step */
+    uint32_t n, bad;            /* numbers of finite and of other values */
 };
 
 struct curves_range {
@@ -54,6 +54,7 @@ struct curves_range {
     int64_t at_ms;            /* time of the first step */
     struct curves_values values[CURVES_N];
     double tokens, seconds; /* sums over the range's steps */
+    uint64_t trained;       /* tokens trained on by its last step, since step 0 */
     double waited;          /* longest wait for the slowest rank in a step of the range; -1: unknown */
     uint32_t slowest;       /* the slowest rank in that step */
 };
@@ -93,5 +94,10 @@ size_t curves_slowest(const struct curves *c, size_t most, uint32_t *ret);
  * (number of non-finite values); null stands for a range without values. A curve without any value is left out. If each
  * range is one step, a curve has only "mean". */
 void curves_put(const struct curves *c, const char *key, int64_t begin_ms, struct json_writer *w);
+/* For a page that shows many jobs: merges the ranges until there are at most `most`. */
+void curves_shrink(struct curves *c, size_t most);
+/* Writes the same for such a page: times are "at", in ms since 1970; "tokens" are those trained on by the end of the
+ * range; each curve also has "last", its newest value. */
+void curves_put_page(const struct curves *c, const char *key, struct json_writer *w);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ctl/history.h"
+#include "proto/history.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -173,6 +173,81 @@ void history_end(struct history *t)
     drop_oldest(t->worlds, &t->n_worlds, sizeof(*t->worlds), HISTORY_MOST);
     drop_oldest(t->changes, &t->n_changes, sizeof(*t->changes), HISTORY_MOST);
     titan_assert(t->n_checkpoints <= HISTORY_MOST && t->n_nodes <= HISTORY_MOST);
+}
+
+static size_t first_of(size_t n, bool page)
+{
+    return page && n > HISTORY_PAGE_MOST ? n - HISTORY_PAGE_MOST : 0;
+}
+
+static void put(const struct history *t, int64_t begin_ms, bool page, struct json_writer *w)
+{
+    const char *const at = page ? "at" : "at_ms";
+    json_begin_array(w, "worlds");
+    for (size_t i = 0; i < t->n_worlds; i++) {
+        json_begin_object(w, NULL);
+        json_put_int(w, at, t->worlds[i].at_ms - begin_ms);
+        json_put_int(w, "world", t->worlds[i].world);
+        json_put_uint(w, "epoch", t->worlds[i].epoch);
+        if (page)
+            json_put_uint(w, "step", t->worlds[i].step);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    json_begin_array(w, "events");
+    for (size_t i = first_of(t->n_events, page); i < t->n_events; i++) {
+        const struct history_event *e = &t->events[i];
+        json_begin_object(w, NULL);
+        json_put_int(w, at, e->at_ms - begin_ms);
+        json_put_string(w, "kind", e->kind);
+        json_put_string(w, "type", e->type);
+        json_put_string(w, "message", e->message);
+        if (page) {
+            json_put_uint(w, "epoch", e->epoch);
+            json_put_uint(w, "step", e->step);
+            json_put_int(w, "rank", e->rank);
+        }
+        json_end_object(w);
+    }
+    json_end_array(w);
+    json_begin_array(w, "checkpoints");
+    for (size_t i = 0; i < t->n_checkpoints; i++) {
+        json_begin_object(w, NULL);
+        json_put_int(w, at, t->checkpoints[i].at_ms - begin_ms);
+        json_put_uint(w, "step", t->checkpoints[i].step);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
+void history_put(const struct history *t, int64_t begin_ms, struct json_writer *w)
+{
+    put(t, begin_ms, false, w);
+}
+
+void history_put_page(const struct history *t, struct json_writer *w)
+{
+    put(t, 0, true, w);
+    json_begin_array(w, "changes");
+    for (size_t i = first_of(t->n_changes, true); i < t->n_changes; i++) {
+        const struct history_change *c = &t->changes[i];
+        json_begin_object(w, NULL);
+        json_put_int(w, "at", c->at_ms);
+        json_put_string(w, "kind", c->resize ? "resize" : "recovery");
+        json_put_int(w, "from_step", c->from_step);
+        json_put_int(w, "resume_step", c->resume_step);
+        json_put_int(w, "world", c->world);
+        json_put_string(w, "source", c->source);
+        json_put_real(w, "ms", c->ms);
+        json_put_real(w, "detect_ms", c->detect_ms);
+        json_put_real(w, "decide_ms", c->decide_ms);
+        json_put_real(w, "quiet_ms", c->quiet_ms);
+        json_put_real(w, "form_ms", c->form_ms);
+        json_put_real(w, "state_ms", c->state_ms);
+        json_put_real(w, "step_ms", c->step_ms);
+        json_end_object(w);
+    }
+    json_end_array(w);
 }
 
 void history_free(struct history *t)

@@ -2,16 +2,21 @@
 /* history.h - the parts of a job's event log that charts show: notable events, checkpoints, world sizes, and durations
  * of losses and resizes. The lists are bounded: they keep the newest entries, but of the checkpoints every second,
  * every fourth, and so on. */
-#ifndef TITAN_CTL_HISTORY_H
-#define TITAN_CTL_HISTORY_H
+#ifndef TITAN_PROTO_HISTORY_H
+#define TITAN_PROTO_HISTORY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "titan/v1/titan.pb-c.h"
 
-enum { HISTORY_MOST = 1000, HISTORY_RANKS = 1024 }; /* nodes of higher ranks are not kept */
+enum {
+    HISTORY_MOST = 1000,
+    HISTORY_PAGE_MOST = 200,
+    HISTORY_RANKS = 1024, /* nodes of higher ranks are not kept */
+};
 
 struct history_event {
     int64_t at_ms;
@@ -72,5 +77,11 @@ void history_end(struct history *t);
 /* The last node of a rank; "": unknown. */
 const char *history_node_of(const struct history *t, uint32_t rank);
 void history_free(struct history *t);
+/* Writes the members "worlds", "events" and "checkpoints", lists of objects, into an object that the caller has begun:
+ * times are "at_ms", since begin_ms. */
+void history_put(const struct history *t, int64_t begin_ms, struct json_writer *w);
+/* Writes the same for a page that shows many jobs: times are "at", in ms since 1970; of events and changes the newest
+ * HISTORY_PAGE_MOST; events have where they were, and "changes" are recoveries and resizes with their parts. */
+void history_put_page(const struct history *t, struct json_writer *w);
 
 #endif
