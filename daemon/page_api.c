@@ -11,7 +11,9 @@
 
 #include "base/arena.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/slowest.h"
+#include "daemon/api/charts.h"
 #include "daemon/api/methods.h"
 #include "proto/message_json.h"
 #include "proto/ranges.h"
@@ -30,17 +32,41 @@ struct page_method {
     struct rpc_local local;
 };
 
+/* A question whether a job may be shown. */
+struct job_check {
+    struct asked *asked;
+    struct rpc_call *call; /* NULL = it has ended */
+    struct chart_job *job; /* of the query */
+};
+
+/* A request for curves. */
+struct curves_asked {
+    struct chart_query query;
+    struct job_check checks[CHARTS_JOBS];
+    size_t open; /* checks that have not ended */
+    struct chart *chart;
+};
+
 /* A request under way. */
 struct asked {
     LIST_ENTRY(asked) link;
     struct page_api *api;
     const struct page_method *method;
     struct http_exchange *exchange;
-    struct rpc_call *call; /* NULL = it has ended */
-    struct buf text;       /* the answer so far; not of a stream */
-    bool answered;         /* its answer was given, or its stream has begun */
-    bool streams;          /* its stream has begun */
+    struct rpc_call *call;       /* NULL = it has ended */
+    struct curves_asked *curves; /* NULL = a request for something else */
+    struct buf text;             /* the answer so far; not of a stream */
+    bool answered;               /* its answer was given, or its stream has begun */
+    bool streams;                /* its stream has begun */
 };
+
+/* An answer with curves, for those that ask soon. */
+struct shared {
+    struct chart_query query;
+    struct http_body *body; /* NULL = none */
+    int64_t made_ms;
+};
+enum { SHARED = 8 };
 
 struct page_api {
     uv_loop_t *loop;
@@ -48,6 +74,8 @@ struct page_api {
     struct rpc_server *server;
     LIST_HEAD(all_asked, asked) all;
     uint32_t n_streams;
+    struct charts *charts;
+    struct shared shared[SHARED];
     uv_timer_t begin_timer, alive_timer;
     int open_handles;
     void (*answered)(unsigned status, void *data);
@@ -112,6 +140,105 @@ static void answer(struct asked *x, unsigned status, struct http_body *body)
     x->answered = true;
     x->api->answered(body ? status : 500, x->api->data);
     http_exchange_answer(x->exchange, status, body);
+}
+
+/* --- curves ------------------------------------------------------------------------------------------------------- */
+
+static bool same_query(const struct chart_query *a, const struct chart_query *b)
+{
+    bool same = a->n == b->n && a->from == b->from && a->to == b->to && a->points == b->points;
+    for (size_t i = 0; same && i < a->n; i++)
+        same = a->jobs[i].id == b->jobs[i].id;
+    return same;
+}
+
+static void on_chart(struct buf *json, const struct titan_error *err, void *data)
+{
+    struct asked *x = data;
+    struct page_api *p = x->api;
+    struct shared *place = &p->shared[0];
+    x->curves->chart = NULL;
+    if (err->status != TITAN_OK) {
+        answer(x, http_status(err->status, true), error_body(err->status, err->msg));
+        return;
+    }
+    for (size_t i = 1; i < SHARED; i++)
+        if (p->shared[i].made_ms < place->made_ms)
+            place = &p->shared[i];
+    http_body_unref(place->body);
+    *place =
+        (struct shared){.query = x->curves->query, .body = http_body_new(json, JSON_TYPE), .made_ms = clock_mono_ms()};
+    answer(x, 200, place->body ? http_body_ref(place->body) : NULL);
+}
+
+/* All jobs may be shown. */
+static void begin_chart(struct asked *x)
+{
+    struct page_api *p = x->api;
+    struct titan_error err = {0};
+    const int64_t now_ms = clock_mono_ms();
+    struct http_body *body = NULL;
+    for (size_t i = 0; i < SHARED; i++) {
+        struct shared *s = &p->shared[i];
+        if (s->body && now_ms - s->made_ms >= PAGE_API_SHARED_MS)
+            http_body_unref(TAKE(s->body));
+        if (s->body && same_query(&s->query, &x->curves->query))
+            body = http_body_ref(s->body);
+    }
+    if (body)
+        answer(x, 200, body);
+    else if (!(x->curves->chart = charts_ask(p->charts, &x->curves->query, on_chart, x, &err)))
+        answer(x, http_status(err.status, true), error_body(err.status, err.msg));
+}
+
+static void on_job(const ProtobufCMessage *message, void *data)
+{
+    const struct job_check *check = data;
+    const Titan__V1__GetJobResponse *reply = (const Titan__V1__GetJobResponse *)message;
+    check->job->step = reply->job->step;
+}
+
+static void leave_checks(struct curves_asked *c)
+{
+    for (size_t i = 0; i < c->query.n; i++)
+        if (c->checks[i].call)
+            rpc_local_leave(TAKE(c->checks[i].call));
+    c->open = 0;
+}
+
+static void on_job_end(titan_status status, const char *text, void *data)
+{
+    struct job_check *check = data;
+    struct asked *x = check->asked;
+    const bool known = rpc_call_identity(check->call)->kind != RPC_ID_NONE;
+    check->call = NULL;
+    titan_assert(x->curves->open > 0);
+    if (status != TITAN_OK) {
+        leave_checks(x->curves);
+        answer(x, http_status(status, known), error_body(status, text));
+    } else if (--x->curves->open == 0) {
+        begin_chart(x);
+    }
+}
+
+static const struct rpc_local job_local = {on_job, NULL, on_job_end, &titan__v1__get_job_response__descriptor};
+
+static void ask_for_jobs(struct asked *x, const struct rpc_local_caller *caller)
+{
+    struct curves_asked *c = x->curves;
+    c->open = c->query.n;
+    for (size_t i = 0; i < c->query.n; i++) {
+        Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
+        struct job_check *check = &c->checks[i];
+        *check = (struct job_check){.asked = x, .job = &c->query.jobs[i]};
+        request.job_id = check->job->id;
+        check->call = rpc_local_call(x->api->server, SERVICE "GetJob", caller, &request.base, &job_local, check);
+        if (check->call)
+            continue;
+        leave_checks(c);
+        answer(x, 503, error_body(TITAN_EUNREACHABLE, "the server does not take calls now"));
+        return;
+    }
 }
 
 /* --- methods ------------------------------------------------------------------------------------------------------ */
@@ -251,8 +378,9 @@ static const struct page_method methods[] = {
      .request = &titan__v1__watch_events_request__descriptor,
      .fields = " job_id ",
      .local = {on_event, has_room, on_stream_end, &titan__v1__event__descriptor}},
+    {.name = "curves", .request = &titan__v1__get_job_request__descriptor, .fields = " "},
 };
-enum { LOGS = 7, EVENTS = 8 };
+enum { LOGS = 7, EVENTS = 8, CURVES = 9 };
 
 /* --- requests ----------------------------------------------------------------------------------------------------- */
 
@@ -262,6 +390,7 @@ struct filling {
     ProtobufCMessage *request;
     uint64_t given;       /* bits of the fields that were given */
     uint64_t after, last; /* of events */
+    struct chart_query chart;
     bool has_after, has_last, has_tail;
     struct titan_error err;
 };
@@ -325,10 +454,41 @@ static void *add_item(struct filling *f, const ProtobufCFieldDescriptor *field)
     return *list + (*n)++ * bytes;
 }
 
+static bool on_curves_field(struct filling *f, const char *name, const char *value)
+{
+    struct chart_query *q = &f->chart;
+    uint64_t number = 0;
+    bool ok;
+    if (strcmp(name, "job_id") == 0) {
+        ok = take_number(value, INT64_MAX, &number) && number > 0;
+        if (ok && q->n == CHARTS_JOBS) {
+            (void)titan_fail(&f->err, TITAN_EINVAL, "curves: at most %d jobs", CHARTS_JOBS);
+            return false;
+        }
+        if (ok)
+            q->jobs[q->n++].id = number;
+    } else if (strcmp(name, "points") == 0) {
+        ok = take_number(value, CHARTS_POINTS, &number) && number > 0;
+        q->points = (size_t)number;
+    } else if (strcmp(name, "from") == 0) {
+        ok = take_number(value, INT64_MAX, &q->from);
+    } else if (strcmp(name, "to") == 0) {
+        ok = take_number(value, INT64_MAX, &q->to);
+    } else {
+        (void)titan_fail(&f->err, TITAN_EINVAL, "curves has no field '%.64s'", name);
+        return false;
+    }
+    if (!ok)
+        (void)titan_fail(&f->err, TITAN_EINVAL, "curves: '%.64s' is no value of the field '%s'", value, name);
+    return ok;
+}
+
 static bool on_field(const char *name, const char *value, void *data)
 {
     struct filling *f = data;
     const struct page_method *m = f->method;
+    if (m == &methods[CURVES])
+        return on_curves_field(f, name, value);
     const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field_by_name(m->request, name);
     char spaced[64];
     (void)snprintf(spaced, sizeof(spaced), " %s ", name);
@@ -386,6 +546,7 @@ static titan_status take_request(struct page_api *p, const struct http_request *
     protobuf_c_message_init(f->method->request, f->request);
     if (f->method == &methods[LOGS])
         ((Titan__V1__LogsRequest *)f->request)->rank = -1;
+    f->chart = (struct chart_query){.to = UINT64_MAX, .points = PAGE_API_POINTS};
     if (!http_request_fields(r, on_field, f))
         return f->err.status != TITAN_OK
                    ? f->err.status
@@ -397,6 +558,9 @@ static titan_status take_request(struct page_api *p, const struct http_request *
         if (logs->tail_lines == 0 || logs->tail_lines > PAGE_API_TAIL_LINES_MAX)
             return titan_fail(&f->err, TITAN_EINVAL, "Logs: tail_lines is 1 to %d", PAGE_API_TAIL_LINES_MAX);
     }
+    if (f->method == &methods[CURVES] && (f->chart.n == 0 || f->chart.from > f->chart.to))
+        return titan_fail(&f->err, TITAN_EINVAL,
+                          f->chart.n == 0 ? "curves: job_id is not given" : "curves: from is behind to");
     if (f->method == &methods[EVENTS]) {
         Titan__V1__WatchEventsRequest *events = (Titan__V1__WatchEventsRequest *)f->request;
         events->follow = true;
@@ -420,6 +584,11 @@ static void on_ended(void *data)
     struct page_api *p = x->api;
     if (x->call)
         rpc_local_leave(x->call);
+    if (x->curves)
+        leave_checks(x->curves);
+    if (x->curves && x->curves->chart)
+        charts_leave(x->curves->chart);
+    free(x->curves);
     if (x->method == &methods[EVENTS]) {
         titan_assert(p->n_streams > 0);
         if (--p->n_streams == 0)
@@ -466,11 +635,16 @@ void page_api_answer(struct page_api *p, const struct http_request *r, struct ht
         status = titan_fail(&f.err, TITAN_ENOMEM, "out of memory");
     if (status == TITAN_OK) {
         *x = (struct asked){.api = p, .method = f.method};
-        x->exchange = http_answer_later(r, a, &later, x);
+        if (f.method == &methods[CURVES] && (x->curves = calloc(1, sizeof(*x->curves))))
+            x->curves->query = f.chart;
+        if (x->curves || f.method != &methods[CURVES])
+            x->exchange = http_answer_later(r, a, &later, x);
         if (!x->exchange)
             status = titan_fail(&f.err, TITAN_ENOMEM, "out of memory");
     }
     if (status != TITAN_OK) {
+        if (x)
+            free(x->curves);
         free(x);
         refuse(p, a, &f.err);
         arena_free(&f.memory);
@@ -482,6 +656,11 @@ void page_api_answer(struct page_api *p, const struct http_request *r, struct ht
         (void)uv_timer_start(&p->alive_timer, on_alive, PAGE_API_ALIVE_MS, PAGE_API_ALIVE_MS);
     const struct rpc_local_caller caller = {
         .identity = *r->identity, .peer = r->peer, .authorization = r->authorization};
+    if (x->curves) {
+        arena_free(&f.memory);
+        ask_for_jobs(x, &caller);
+        return;
+    }
     x->call = rpc_local_call(p->server, x->method->path, &caller, f.request, &x->method->local, x);
     arena_free(&f.memory);
     if (!x->call)
@@ -501,24 +680,36 @@ struct page_api *page_api_new(uv_loop_t *loop, struct coordinator *coordinator, 
     *p = (struct page_api){.loop = loop,
                            .coordinator = coordinator,
                            .server = server,
-                           .open_handles = 2,
+                           .open_handles = 3,
                            .answered = answered,
                            .data = data};
+    p->charts = charts_new(loop, coordinator);
+    if (!p->charts) {
+        free(p);
+        return NULL;
+    }
     (void)uv_timer_init(loop, &p->begin_timer);
     (void)uv_timer_init(loop, &p->alive_timer);
     p->begin_timer.data = p->alive_timer.data = p;
     return p;
 }
 
-static void on_closed(uv_handle_t *handle)
+static void part_closed(void *data)
 {
-    struct page_api *p = handle->data;
+    struct page_api *p = data;
     if (--p->open_handles > 0)
         return;
     void (*const done)(void *) = p->done;
-    void *const data = p->done_data;
+    void *const done_data = p->done_data;
+    for (size_t i = 0; i < SHARED; i++)
+        http_body_unref(p->shared[i].body);
     free(p);
-    done(data);
+    done(done_data);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    part_closed(handle->data);
 }
 
 void page_api_close(struct page_api *p, void (*done)(void *), void *data)
@@ -526,6 +717,7 @@ void page_api_close(struct page_api *p, void (*done)(void *), void *data)
     titan_assert(LIST_EMPTY(&p->all) && p->n_streams == 0);
     p->done = done;
     p->done_data = data;
+    charts_close(p->charts, part_closed, p);
     uv_close((uv_handle_t *)&p->begin_timer, on_closed);
     uv_close((uv_handle_t *)&p->alive_timer, on_closed);
 }

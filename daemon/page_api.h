@@ -4,6 +4,7 @@
  *   /api/v1/METHOD?field=value   a method with one answer: its message as JSON (proto/message_json.h)
  *   /api/v1/Logs?...             the last lines of a job's workers, a JSON object a line
  *   /api/v1/events?...           WatchEvents as server-sent events, with the event's number as their id
+ *   /api/v1/curves?...           charts of jobs (daemon/api/charts.h), for whom GetJob tells of all of them
  *
  * Fields have their .proto names. Each request is a call of the gRPC server (rpc_local_call), so that authority,
  * limits, audit and counters are its own. Errors are {"error": ..., "code": ...} with gRPC's names of codes.
@@ -25,6 +26,8 @@
 #define PAGE_API_TAIL_LINES 100             /* of a worker, where the request does not say; at most: */
 #define PAGE_API_TAIL_LINES_MAX 5000
 #define PAGE_API_ALIVE_MS 15000 /* interval of comments in a stream */
+#define PAGE_API_SHARED_MS 500  /* askers for one chart within this time get the same answer */
+#define PAGE_API_POINTS 600     /* of a curve, where the request does not say */
 
 struct page_api;
 

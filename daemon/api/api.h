@@ -31,8 +31,15 @@ struct reply {
 void api_reply_add(struct reply *r, void *item);
 void api_reply_free(struct reply *r);
 
-/* Converts to the API's message. */
+/* Convert to the API's messages. Texts are borrowed; `memory` has the parts of a point. */
 Titan__V1__Evaluation api_evaluation(const struct evaluation_report *e);
+struct api_point {
+    Titan__V1__MetricPoint point;
+    Titan__V1__Evaluation evaluation;
+    Titan__V1__StepSplit split;
+    Titan__V1__ExpertLoad experts;
+};
+const Titan__V1__MetricPoint *api_metric_point(const struct metric *x, struct api_point *memory);
 
 /* --- what the coordinator tells, see struct coordinator_observer -------------------------------------------------- */
 void api_watch_poke(struct coordinator *c, uint64_t job_id);

@@ -80,52 +80,61 @@ static bool each_event(const struct event *e, void *data)
     return send_row(data, &m.base, e->id);
 }
 
+const Titan__V1__MetricPoint *api_metric_point(const struct metric *x, struct api_point *memory)
+{
+    Titan__V1__MetricPoint *m = &memory->point;
+    titan__v1__metric_point__init(m);
+    m->step = x->step;
+    m->at_ms = x->at_ms;
+    m->loss = x->loss;
+    m->loss_max = x->loss_max;
+    m->grad_norm = x->grad_norm;
+    m->learning_rate = x->learning_rate;
+    m->tokens_per_second = x->tokens_per_second;
+    m->tflops = x->tflops;
+    m->mfu = x->mfu;
+    m->mfu_causal = x->mfu_causal;
+    m->step_ms = x->step_ms;
+    m->tokens = x->tokens;
+    m->epoch = x->epoch;
+    m->world_size = x->world_size;
+    m->memory_bytes = x->memory_bytes;
+    m->skipped_steps = x->skipped_steps;
+    memory->evaluation = api_evaluation(&x->evaluation);
+    if (memory->evaluation.step)
+        m->validation = &memory->evaluation;
+    if (x->split.slowest >= 0) {
+        Titan__V1__StepSplit *split = &memory->split;
+        titan__v1__step_split__init(split);
+        split->data_ms = x->split.data;
+        split->compute_ms = x->split.compute;
+        split->communication_ms = x->split.communication;
+        split->checkpoint_ms = x->split.checkpoint;
+        split->straggler_ms = x->split.stragglers;
+        split->slowest_busy_ms = x->split.slowest_busy;
+        split->slowest_rank = (uint32_t)x->split.slowest;
+        m->split = split;
+    }
+    if (x->expert_tokens_mean > 0) {
+        Titan__V1__ExpertLoad *experts = &memory->experts;
+        titan__v1__expert_load__init(experts);
+        experts->least = x->expert_tokens_min;
+        experts->most = x->expert_tokens_max;
+        experts->mean = x->expert_tokens_mean;
+        experts->dropped = x->dropped;
+        experts->further_rounds = x->further_rounds;
+        experts->room_needed = x->room_needed;
+        m->experts = experts;
+    }
+    return m;
+}
+
 static bool each_metric(const struct metric *x, void *data)
 {
     titan_assert(x->step > ((struct watcher *)data)->after);
-    Titan__V1__MetricPoint m = TITAN__V1__METRIC_POINT__INIT;
-    m.step = x->step;
-    m.at_ms = x->at_ms;
-    m.loss = x->loss;
-    m.loss_max = x->loss_max;
-    m.grad_norm = x->grad_norm;
-    m.learning_rate = x->learning_rate;
-    m.tokens_per_second = x->tokens_per_second;
-    m.tflops = x->tflops;
-    m.mfu = x->mfu;
-    m.mfu_causal = x->mfu_causal;
-    m.step_ms = x->step_ms;
-    m.tokens = x->tokens;
-    m.epoch = x->epoch;
-    m.world_size = x->world_size;
-    m.memory_bytes = x->memory_bytes;
-    m.skipped_steps = x->skipped_steps;
-    Titan__V1__Evaluation evaluation = api_evaluation(&x->evaluation);
-    if (evaluation.step)
-        m.validation = &evaluation;
-    Titan__V1__StepSplit split = TITAN__V1__STEP_SPLIT__INIT;
-    if (x->split.slowest >= 0) {
-        split.data_ms = x->split.data;
-        split.compute_ms = x->split.compute;
-        split.communication_ms = x->split.communication;
-        split.checkpoint_ms = x->split.checkpoint;
-        split.straggler_ms = x->split.stragglers;
-        split.slowest_busy_ms = x->split.slowest_busy;
-        split.slowest_rank = (uint32_t)x->split.slowest;
-        m.split = &split;
-    }
-    Titan__V1__ExpertLoad experts = TITAN__V1__EXPERT_LOAD__INIT;
-    if (x->expert_tokens_mean > 0) {
-        experts.least = x->expert_tokens_min;
-        experts.most = x->expert_tokens_max;
-        experts.mean = x->expert_tokens_mean;
-        experts.dropped = x->dropped;
-        experts.further_rounds = x->further_rounds;
-        experts.room_needed = x->room_needed;
-        m.experts = &experts;
-    }
+    struct api_point memory;
     ((struct watcher *)data)->again = true;
-    if (!send_row(data, &m.base, x->step))
+    if (!send_row(data, &api_metric_point(x, &memory)->base, x->step))
         return false;
     ((struct watcher *)data)->epoch = x->epoch;
     return true;

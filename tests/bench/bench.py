@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import interop  # noqa: E402
+import page  # noqa: E402
 import waits  # noqa: E402
 from nodes import Cluster  # noqa: E402
 from parts import Parts  # noqa: E402
@@ -541,12 +542,12 @@ def opened(browser, page):
 def report(steps=1000000, rounds=5):
     """The page of a job with a million steps: what it takes to write, and a browser to open; a page with nothing on it beside it."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    page, empty = HOME / "report.html", HOME / "empty.html"
-    out = json.loads(run(BUILD / "tests/bench/report_page", steps, page))
+    written, empty = HOME / "report.html", HOME / "empty.html"
+    out = json.loads(run(BUILD / "tests/bench/report_page", steps, written))
     if not browser:
         return {**out, "skipped": "chromium is not installed"}
     empty.write_text("<!DOCTYPE html><html><body>nothing</body></html>")
-    tries = [(opened(browser, page), opened(browser, empty)) for _ in range(rounds)]
+    tries = [(opened(browser, written), opened(browser, empty)) for _ in range(rounds)]
     return {**out, "rounds": rounds, "open_ms": statistics.median(t[0][1] for t in tries), "target_ms": 2000,
             "browser_s": statistics.median(t[0][0] for t in tries), "browser_with_an_empty_page_s": statistics.median(t[1][0] for t in tries)}
 
@@ -612,6 +613,7 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
         f"a fingerprint of {r['bytes'] >> 40} TiB of shards, of opening them", f"{100 * r['share']:.2g} %", f"{100 * r['target_share']:.0f} %")]),
     "report": (report, 30, lambda r: [timed(f"a report of {r['steps']:,} steps opened in Chromium, median", r["open_ms"], r["target_ms"]),
                                       ("the same page", f"{r['bytes'] / 1e6:.2f} MB", "")]),
+    "page": (lambda: page.page(HOME), 120, lambda r: list(page.rows(r))),
     "ops": (document("bench_ops"), 30, fastest),
     "comm": (lines("bench_comm"), 60, lambda rows: [(f"{len(rows)} collectives", "in summary.json", "")]),
 }

@@ -5,15 +5,18 @@ on where they were, and what is wrong with a request is said in one line."""
 import contextlib
 import http.client
 import json
+import math
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import urllib.parse
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support"),
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parents[1] / "bench"),
                 str(Path(__file__).resolve().parents[1] / "tls")]
+from page import many_steps  # noqa: E402
 from pki import Coordinator, ctl  # noqa: E402
 from test_http import PLAIN, get, place, trust  # noqa: E402
 from titan import CALM, SOURCE, Daemon, deadline, headers_text, overrides, tap, until  # noqa: E402
@@ -121,6 +124,14 @@ def refusals():
                 (f"Logs?job_id={job}&tail_lines=5001", 400, "INVALID_ARGUMENT", "tail_lines is 1 to 5000"),
                 (f"Logs?job_id={job}&rank=-2", 400, "INVALID_ARGUMENT", "rank"),
                 (f"Logs?job_id={job}&rank=4096", 404, "NOT_FOUND", "no rank 4096"),
+                ("curves", 400, "INVALID_ARGUMENT", "job_id is not given"),
+                ("curves?job_id=0", 400, "INVALID_ARGUMENT", "is no value of the field 'job_id'"),
+                ("curves?" + f"job_id={job}&" * 9, 400, "INVALID_ARGUMENT", "at most 8 jobs"),
+                (f"curves?job_id={job}&job_id=77", 404, "NOT_FOUND", "there is no job 77"),
+                (f"curves?job_id={job}&points=0", 400, "INVALID_ARGUMENT", "is no value of the field 'points'"),
+                (f"curves?job_id={job}&points=2001", 400, "INVALID_ARGUMENT", "is no value of the field 'points'"),
+                (f"curves?job_id={job}&from=3&to=2", 400, "INVALID_ARGUMENT", "from is behind to"),
+                (f"curves?job_id={job}&step=3", 400, "INVALID_ARGUMENT", "curves has no field 'step'"),
                 ("events?after=x", 400, "INVALID_ARGUMENT", "is no value of the field 'after'"),
                 ("events?follow=true", 400, "INVALID_ARGUMENT", "events has no field 'follow'"),
                 ("events?job_id=77", 404, "NOT_FOUND", "there is no job 77"),
@@ -161,7 +172,7 @@ def rights():
         nobody, eva, prom = trust(ca), trust(ca, c.user("eva")), trust(ca, c.user("prom"))
         status, headers, text = get(at, "/api/v1/ListJobs", nobody)
         assert status == 401 and headers["www-authenticate"] == "Bearer" and json.loads(text)["code"] == "PERMISSION_DENIED"
-        for method in ("ListJobs", "ListNodes", "Counters", "Version", "GetJob", "Logs", "events"):
+        for method in ("ListJobs", "ListNodes", "Counters", "Version", "GetJob", "Logs", "events", "curves?job_id=1"):
             assert api(at, method, nobody)[0] == 401, method
             assert api(at, method, prom)[0] == (200 if method == "Version" else 403), method
         assert json.loads(api(at, "ListJobs", eva)[1])["jobs"] == []
@@ -191,7 +202,8 @@ def private():
                       SOURCE / "recipes/tiny.toml", *overrides({"training.dataset_path": text, "training.steps": 5})).strip()
             assert [j["id"] for j in json.loads(api(at, "ListJobs", eva)[1])["jobs"]] == [int(job)]
             assert json.loads(api(at, "ListJobs", ida)[1])["jobs"] == []
-            for method in ("GetJob", "GetRecipe", "Logs", "ListCheckpoints", "events"):
+            assert api(at, "curves", eva, job_id=job)[0] == 200
+            for method in ("GetJob", "GetRecipe", "Logs", "ListCheckpoints", "events", "curves"):
                 status, text = api(at, method, ida, job_id=job)
                 assert status == 404 and json.loads(text)["error"] == f"there is no job {job}", (method, status, text)
             hers, theirs = Stream(at, f"?after=0&job_id={job}", eva), Stream(at, "?after=0", ida)
@@ -241,6 +253,66 @@ def streams():
         behind.close()
 
 
+def near(a, b):
+    return a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=2e-5))
+
+
+def curves():
+    """curves have each step's metrics as titanctl has them, a part of the steps its own, and marks the job's events; two jobs are two curves"""
+    with trained() as (d, at, job):
+        second = d.submit("tiny", {"training.dataset_path": headers_text(d.state / "text"), "training.steps": 40, "training.local_batch_size": 2})
+        d.wait_state(second, "COMPLETED")
+        points = d.lines("metrics", second)
+        chart, other = json.loads(api(at, "curves", job_id=[second, job])[1])["jobs"]
+        assert (chart["job_id"], other["job_id"], chart["complete"], chart["done"]) == (int(second), int(job), True, 1)
+        c = chart["curves"]
+        assert c["step"] == c["last_step"] == [p["step"] for p in points] and c["tokens"] == [p["tokens"] for p in points]
+        for name in ("loss", "grad_norm", "learning_rate", "tokens_per_second", "step_ms"):
+            assert all(near(a, p[name]) for a, p in zip(c[name]["mean"], points)) and "min" not in c[name], name
+            assert c[name]["last"] == points[-1][name]
+        assert len(other["curves"]["step"]) == 5
+        few = json.loads(api(at, "curves", job_id=second, points=6, **{"from": 11, "to": 30})[1])["jobs"][0]["curves"]
+        assert (few["step"], few["last_step"]) == ([11, 15, 19, 23, 27], [14, 18, 22, 26, 30])
+        assert few["loss"]["min"][0] == min(c["loss"]["mean"][10:14]) and few["loss"]["max"][4] == max(c["loss"]["mean"][26:30])
+        events = d.lines("events", second)
+        assert [x["step"] for x in chart["checkpoints"]] == [e["detail"]["step"] for e in events if e["type"] == "checkpoint.committed"]
+        assert [x["world"] for x in chart["worlds"]] == [4, 0]
+        assert [x["message"] for x in chart["events"]] == [e["message"] for e in events if e["type"] in ("job.state", "job.submitted")]
+        assert set(chart["split"]) == {"data_ms", "compute_ms", "communication_ms", "checkpoint_ms", "straggler_ms"}
+        assert sum(r["steps"] for r in chart["slowest"]) == chart["slowest"][0]["of"] == 40 and chart["slowest"][0]["node"]
+
+
+def long_runs():
+    """a job of many steps is shown by a sample at first, then by all of its steps; parts of it too, more than are kept at a time"""
+    steps = 20000
+    with trained() as (d, _, job):
+        d.stop()
+        many_steps(d.state, job, steps)
+        with contextlib.closing(sqlite3.connect(d.state / "metrics.db")) as db:  # titand shares it with nobody
+            rows = db.execute("SELECT loss, tokens FROM metrics WHERE job_id = ? ORDER BY step", (job,)).fetchall()
+        d.start()
+        at = place(d.state)
+        first = json.loads(api(at, "curves", job_id=job)[1])["jobs"][0]
+        shown = first["curves"]
+        assert not first["complete"] and first["done"] < 1 and shown["last_step"][-1] == steps and 300 <= len(shown["step"]) <= 600
+        whole = until("all steps were read", lambda: (lambda j: j["complete"] and j)(json.loads(api(at, "curves", job_id=job, points=500)[1])["jobs"][0]), every=0.6)
+        c = whole["curves"]
+        assert (c["step"][0], c["last_step"][-1], whole["done"]) == (1, steps, 1) and all(a + 1 == b for a, b in zip(c["last_step"], c["step"][1:]))
+        for i in (0, 7, len(c["step"]) - 1):
+            part = rows[c["step"][i] - 1:c["last_step"][i]]
+            losses = [loss for loss, _ in part]
+            wanted = min(losses), max(losses), sum(losses) / len(losses), part[-1][1]
+            assert all(near(a, b) for a, b in zip(wanted, (c["loss"]["min"][i], c["loss"]["max"][i], c["loss"]["mean"][i], c["tokens"][i]))), (i, wanted)
+        for k in range(40):
+            part = json.loads(api(at, "curves", job_id=job, **{"from": 100 * k + 1, "to": 100 * k + 100})[1])["jobs"][0]
+            assert part["complete"] and part["curves"]["step"] == list(range(100 * k + 1, 100 * k + 101))
+        again = json.loads(api(at, "curves", job_id=job, points=500)[1])["jobs"][0]
+        assert again["curves"]["loss"]["mean"][0] == c["loss"]["mean"][0] or not again["complete"]
+        with contextlib.closing(http.client.HTTPConnection(*at, timeout=deadline())) as gone:  # one that leaves before it is shown
+            gone.request("GET", f"/api/v1/curves?job_id={job}&from=2")
+        assert api(at, "Version")[0] == 200
+
+
 def many():
     """streams beyond the limit are refused, and there is room again when some have gone"""
     with trained() as (d, at, _):
@@ -255,4 +327,4 @@ def many():
 
 
 if __name__ == "__main__":
-    tap(answers, refusals, files, rights, private, streams, many)
+    tap(answers, refusals, files, rights, private, streams, curves, long_runs, many)
