@@ -21,6 +21,8 @@
 #include "daemon/auth/join.h"
 
 #define DEFAULT_GRACE_MS 10000
+#define DEFAULT_HOOK_TIMEOUT_S 30
+#define DEFAULT_NODE_CHECK_S 300
 #define DEFAULT_QUARANTINE_CRASHES 3
 #define DEFAULT_USER_PENDING_JOBS 10000 /* a tenth of the limit on all waiting jobs */
 #define SOCKET_PATH_MAX 107             /* without its NUL */
@@ -150,6 +152,9 @@ static const struct setting settings[] = {
     SWITCH("agent", "allow_root", allow_root),
     TEXT("agent", "peer_listen", peer_listen),
     TEXT("agent", "worker_ports", worker_ports),
+    TEXT("agent", "hooks_dir", hooks_dir),
+    NUMBER("agent", "hook_timeout_s", hook_timeout_s, 1, 3600),
+    NUMBER("agent", "node_check_s", node_check_s, 1, 86400),
     {ROW("agent", "worker_memory", KEY_BYTES, worker_memory), .min = 0x1p20, .max = 0x1p60},
     {ROW("agent", "worker_cpus", KEY_REAL, worker_cpus), .min = 0.01, .max = 16384, .unit = 1000},
     TEXT("tls", "ca", tls.ca),
@@ -652,6 +657,8 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
         c->stop_workers = true;
     if (c->jobs_dir[0] && c->jobs_dir[0] != '/')
         return titan_fail(err, TITAN_EINVAL, "storage.jobs_dir: '%s' is not an absolute path", c->jobs_dir);
+    if (c->hooks_dir[0] && c->hooks_dir[0] != '/')
+        return titan_fail(err, TITAN_EINVAL, "agent.hooks_dir: '%s' is not an absolute path", c->hooks_dir);
     if (c->head_file[0] && c->head_file[0] != '/')
         return titan_fail(err, TITAN_EINVAL, "audit.head_file: '%s' is not an absolute path", c->head_file);
     TRY(resolve_detection(c, err));
@@ -713,6 +720,8 @@ titan_status config_parse(int argc, char **argv, struct daemon_config *ret, stru
     struct daemon_config *c = ret;
     *c = (struct daemon_config){.log_level = LOG_LEVEL_INFO,
                                 .grace_ms = DEFAULT_GRACE_MS,
+                                .hook_timeout_s = DEFAULT_HOOK_TIMEOUT_S,
+                                .node_check_s = DEFAULT_NODE_CHECK_S,
                                 .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES,
                                 .limits.user_pending_jobs = DEFAULT_USER_PENDING_JOBS};
     const char *allow_root = getenv("TITAN_ALLOW_ROOT");

@@ -60,6 +60,8 @@ struct daemon_config {
         /* spawnd: titan-spawnd's socket; "" = workers run as titand's user. default_user: for jobs whose user this node
          * does not have */
         default_user[256];
+    char hooks_dir[PATH_MAX]; /* agent: absolute; "" = /etc/titan/hooks, or none in dev */
+    uint32_t hook_timeout_s, node_check_s;
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = address with a free port */
     char worker_ports[32];             /* "30000-30999"; "" = any */
     char profile[8];                   /* "lan", "wan" */

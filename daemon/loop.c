@@ -51,7 +51,8 @@
 #define READY_WAIT_MS 5000         /* ... limit of these checks */
 #define JOIN_WAIT_MS 60000         /* how long a join waits for the coordinator */
 #define TRIM_MS 5000               /* interval of attempts to return memory */
-#define LEAVE_POLL_MS 20           /* interval of checks whether the workers are gone */
+#define HOOKS_DIR "/etc/titan/hooks"
+#define LEAVE_POLL_MS 20 /* interval of checks whether the workers are gone */
 /* interval of reads, because a read is too expensive for each of 10,000 iterations a second */
 #define CPU_READ_NS 1000000
 #define SLOW_ITERATION_MS 1000 /* a longer iteration of the loop is logged */
@@ -474,6 +475,11 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                                                        : NULL,
                                     .worker_ports = c->worker_ports[0] ? c->worker_ports : NULL,
                                     .ephemeral = c->ephemeral,
+                                    .hooks_dir = c->hooks_dir[0] ? c->hooks_dir
+                                                 : dev           ? NULL
+                                                                 : HOOKS_DIR,
+                                    .hook_timeout_ms = c->hook_timeout_s * 1000,
+                                    .node_check_ms = c->node_check_s * 1000,
                                     .look = dev ? NULL : config_look, /* dev: the coordinator looks */
                                     .settings = c,
                                     .quiet_stop = dev};

@@ -75,6 +75,11 @@ static void on_adoption_timer(uv_timer_t *timer)
     session_start(((struct agent *)timer->data)->session);
 }
 
+static bool has_no_workers(void *data)
+{
+    return workers_count(((struct agent *)data)->workers) == 0;
+}
+
 /* Opens the parts whose opening can fail. */
 static titan_status open_parts(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
@@ -124,6 +129,14 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
         TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
     const struct logs_options logs = {a->files, a->settings.node, agent_on_log_chunk, a};
     TRY(logs_open(a->loop, &logs, &a->logs, err));
+    const struct site_hooks_options hooks = {.dir = o->hooks_dir,
+                                             .node = a->settings.node,
+                                             .device = a->settings.device,
+                                             .slots = a->settings.slots,
+                                             .timeout_ms = o->hook_timeout_ms,
+                                             .period_ms = o->node_check_ms,
+                                             .idle = has_no_workers,
+                                             .data = a};
     const struct node_checks_options checks = {.node = a->settings.node,
                                                .address = a->settings.address,
                                                .program = a->settings.program,
@@ -133,6 +146,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                                .spawnd = o->spawnd,
                                                .look = o->look,
                                                .settings = o->settings,
+                                               .hooks = o->hooks_dir ? &hooks : NULL,
                                                .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, agent_on_checked, a, &a->checks, err));
 

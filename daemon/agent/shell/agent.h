@@ -43,7 +43,9 @@ struct agent_options {
     void (*look)(const void *settings, void (*found)(void *data, const char *what, bool wrong, const char *text),
                  void *data);
     const void *settings;
-    bool ephemeral; /* the coordinator may delete the node's record when the node is gone */
+    const char *hooks_dir;                   /* absolute: the site's hooks (site_hooks.h); NULL = none */
+    uint32_t hook_timeout_ms, node_check_ms; /* for one hook; between two runs of all */
+    bool ephemeral;                          /* the coordinator may delete the node's record when the node is gone */
     /* Do not report workers that agent_close() stops, because the coordinator stops too. Its jobs later resume from
      * their last checkpoint. */
     bool quiet_stop;

@@ -16,7 +16,7 @@
  *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
  *   worker_limits.c   a worker's memory, processors   worker_cgroup.c   cgroups that enforce them
  *   installation.c    the state directory's id        spawn_client.c    calls to titan-spawnd
- *   agent_metrics.c   metrics for Prometheus
+ *   agent_metrics.c   metrics for Prometheus          site_hooks.c      the site's own node checks
  *
  * Jobs' folders are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
  *

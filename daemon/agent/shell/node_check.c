@@ -124,10 +124,15 @@ struct node_checks {
     void *data;
     uv_timer_t again;
     uint64_t session;
-    struct placement *placement; /* the check for the acknowledgement; NULL = none in this session */
-    bool looking;                /* a look at the placement is in progress */
-    char last[TEXT_MAX];         /* last report about the placement */
-    struct file_pool *files;     /* the checks have their own pool, so that a hang blocks no worker's start */
+    struct placement *placement;            /* the check for the acknowledgement; NULL = none in this session */
+    bool looking;                           /* a look at the placement is in progress */
+    bool looked, unhooked;                  /* looked: in this session; unhooked: the hooks have not run yet */
+    char folders[TEXT_MAX], hook[TEXT_MAX]; /* problems: of the folders, of the hooks */
+    char last[TEXT_MAX];                    /* last report about both */
+    struct site_hooks *hooks;               /* NULL = none */
+    bool (*idle)(void *data);               /* of the hooks' options */
+    void *idle_data;
+    struct file_pool *files; /* the checks have their own pool, so that a hang blocks no worker's start */
     struct serving *serving;
     size_t requests;
     int works;
@@ -481,7 +486,33 @@ static void on_again(uv_timer_t *timer)
         start(c->placement);
 }
 
-/* Reports a new result. Frees p unless it is reused for the next look. */
+/* Reports a new result, once folders and hooks are known. */
+static void report(struct node_checks *c)
+{
+    Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
+    answer.problem = c->folders[0] ? c->folders : c->hook;
+    if (!c->closing && c->placement && c->looked && !c->unhooked && strcmp(c->last, answer.problem) != 0 &&
+        c->reported(&answer, c->data))
+        (void)snprintf(c->last, sizeof(c->last), "%s", answer.problem);
+    if (!c->closing && c->placement && c->looked && (c->folders[0] || strcmp(c->last, answer.problem) != 0))
+        (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);
+}
+
+static void on_hooked(const char *problem, void *data)
+{
+    struct node_checks *c = data;
+    c->unhooked = false;
+    (void)snprintf(c->hook, sizeof(c->hook), "%s", problem);
+    report(c);
+}
+
+static bool may_hook(void *data)
+{
+    const struct node_checks *c = data;
+    return c->idle(c->idle_data);
+}
+
+/* Takes a result. Frees p unless it is reused for the next look. */
 static void placement_checked(struct file_task *task)
 {
     struct placement *p = (struct placement *)(void *)task;
@@ -496,12 +527,9 @@ static void placement_checked(struct file_task *task)
         finish(c);
         return;
     }
-    Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
-    answer.problem = p->problem;
-    if (!c->closing && strcmp(c->last, p->problem) != 0 && c->reported(&answer, c->data))
-        memcpy(c->last, p->problem, sizeof(c->last));
-    if (!c->closing && c->last[0])
-        (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);
+    memcpy(c->folders, p->problem, sizeof(c->folders));
+    c->looked = true;
+    report(c);
     finish(c);
 }
 
@@ -561,6 +589,7 @@ void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
             return;
         node_checks_forget(c);
         c->placement = p;
+        c->looked = false;
         (void)snprintf(c->last, sizeof(c->last), "?"); /* so the next result counts as new */
         if (!c->looking)
             start(p);
@@ -638,6 +667,18 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
     titan_status status = file_pool_open(loop, LOOK_MS, &c->files, err);
+    if (status == TITAN_OK && o->hooks) {
+        struct site_hooks_options hooks = *o->hooks;
+        c->unhooked = true;
+        c->idle = hooks.idle;
+        c->idle_data = hooks.data;
+        hooks.idle = may_hook;
+        hooks.checked = on_hooked;
+        hooks.data = c;
+        status = site_hooks_open(loop, &hooks, &c->hooks, err);
+        if (status != TITAN_OK)
+            file_pool_close(c->files, NULL, NULL);
+    }
     if (status != TITAN_OK) {
         free(c);
         return status;
@@ -674,7 +715,7 @@ static void on_timer_closed(uv_handle_t *handle)
     on_part_closed(handle->data);
 }
 
-static void on_files_closed(void *data)
+static void on_pool_closed(void *data)
 {
     on_part_closed(data);
 }
@@ -685,9 +726,10 @@ void node_checks_close(struct node_checks *c, void (*done)(void *), void *data)
     c->closing = true;
     c->done = done;
     c->done_data = data;
-    c->works += 2;
+    c->works += 3;
     for (const struct serving *s = c->serving; s; s = s->next)
         reach_end(s->listener);
     uv_close((uv_handle_t *)&c->again, on_timer_closed);
-    file_pool_close(c->files, on_files_closed, c); /* answers of abandoned looks go nowhere */
+    site_hooks_close(c->hooks, on_pool_closed, c);
+    file_pool_close(c->files, on_pool_closed, c); /* answers of abandoned looks go nowhere */
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/listen.h"
+#include "daemon/agent/shell/site_hooks.h"
 #include "daemon/agent/shell/worker_limits.h"
 #include "proto/rpc/tls.h"
 #include "titan/internal/agent.pb-c.h"
@@ -20,9 +21,12 @@ struct node_checks_options {
     const char *node, *address, *program; /* this agent's name and address; program: path of titan-worker */
     const struct rpc_tls *tls;            /* NULL = none */
     bool peers;                           /* there is a socket for other agents */
-    struct listen_ports ports;            /* ports for workers' listeners */
-    struct worker_limits limits;          /* of this node */
-    const char *spawnd;                   /* titan-spawnd's socket; NULL = none */
+    /* The site's hooks; NULL = none. Its problem is this node's, and nothing is reported before the hooks have run
+     * once, so that the node gets no workers until then. `checked` is not used. */
+    const struct site_hooks_options *hooks;
+    struct listen_ports ports;   /* ports for workers' listeners */
+    struct worker_limits limits; /* of this node */
+    const char *spawnd;          /* titan-spawnd's socket; NULL = none */
     /* Looks at the daemon's settings, on any thread; NULL = none. */
     void (*look)(const void *settings, void (*found)(void *data, const char *what, bool wrong, const char *text),
                  void *data);

@@ -220,6 +220,26 @@ static void test_webhooks(void **state)
     expect_file(many, "there are more than 8 endpoints", "");
 }
 
+/* The site's hooks. */
+static void test_hooks(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    assert_int_equal(PARSE(&c, &err, "dev"), TITAN_OK);
+    assert_string_equal(c.hooks_dir, "");
+    assert_int_equal(c.hook_timeout_s, 30);
+    assert_int_equal(c.node_check_s, 300);
+    write_file("[agent]\nhooks_dir = \"/srv/hooks\"\nhook_timeout_s = 5\nnode_check_s = 60\n");
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
+    assert_string_equal(c.hooks_dir, "/srv/hooks");
+    assert_int_equal(c.hook_timeout_s, 5);
+    assert_int_equal(c.node_check_s, 60);
+    expect_file("[agent]\nhooks_dir = \"hooks\"\n", "agent.hooks_dir: 'hooks' is not an absolute path", "");
+    expect_file("[agent]\nhook_timeout_s = 0\n", ":2: agent.hook_timeout_s: 0 is not between 1 and 3600", "");
+    expect_file("[agent]\nnode_check_s = 0\n", ":2: agent.node_check_s: 0 is not between 1 and 86400", "");
+}
+
 /* What one worker gets. */
 static void test_worker_limits(void **state)
 {
@@ -518,6 +538,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_file_and_flags, setup, teardown),
         cmocka_unit_test_setup_teardown(test_several_coordinators, setup, teardown),
         cmocka_unit_test_setup_teardown(test_webhooks, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hooks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_worker_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
