@@ -46,6 +46,8 @@ struct chart {
     struct series *series[CHARTS_JOBS];
     struct past *pasts[CHARTS_JOBS];
     int64_t until_ms; /* shown as it is from then on */
+    struct buf json;  /* so far */
+    size_t put;       /* jobs in it */
     void (*done)(struct buf *json, const struct titan_error *err, void *data);
     void *data;
 };
@@ -242,6 +244,7 @@ static void chart_free(struct chart *x)
         }
     }
     LIST_REMOVE(x, link);
+    buf_free(&x->json);
     free(x);
 }
 
@@ -305,29 +308,31 @@ static bool put_job(const struct series *s, struct past *p, size_t points, struc
     return true;
 }
 
-static void show(struct chart *x, const struct titan_error *failed)
+static void finish(struct chart *x, const struct titan_error *err)
 {
     void (*const done)(struct buf *, const struct titan_error *, void *) = x->done;
     void *const data = x->data;
-    struct titan_error err = *failed;
-    struct buf json = BUF_INIT;
-    if (err.status == TITAN_OK) {
-        HANDLER("charts.show");
-        struct json_writer w = {.out = &json};
-        bool whole = true;
-        json_begin_object(&w, NULL);
-        json_begin_array(&w, "jobs");
-        for (size_t i = 0; i < x->n; i++)
-            whole = put_job(x->series[i], x->pasts[i], x->points, &w) && whole;
-        json_end_array(&w);
-        json_end_object(&w);
-        buf_puts(&json, "\n");
-        if (!whole || buf_failed(&json))
-            (void)titan_fail(&err, TITAN_ENOMEM, "charts: out of memory");
-    }
+    struct buf json = x->json;
+    x->json = BUF_INIT;
     chart_free(x);
-    done(&json, &err, data);
+    done(&json, err, data);
     buf_free(&json);
+}
+
+/* Writes one more job, as a slice has time for no more, and ends the chart behind the last one. */
+static void show(struct chart *x)
+{
+    HANDLER("charts.show");
+    struct titan_error err = {0};
+    struct json_writer w = {.out = &x->json};
+    buf_puts(&x->json, x->put == 0 ? "{\"jobs\":[" : ",");
+    const bool whole = put_job(x->series[x->put], x->pasts[x->put], x->points, &w);
+    if (++x->put == x->n)
+        buf_puts(&x->json, "]}\n");
+    if (!whole || buf_failed(&x->json))
+        (void)titan_fail(&err, TITAN_ENOMEM, "charts: out of memory");
+    if (err.status != TITAN_OK || x->put == x->n)
+        finish(x, &err);
 }
 
 /* Can it be shown? Samples come first, whatever the time; the rest of such a series takes longer than people wait. */
@@ -392,11 +397,12 @@ static void on_slice(uv_timer_t *timer)
     const int64_t now_ms = clock_mono_ms();
     for (struct chart *x = LIST_FIRST(&t->waiting), *next; x; x = next) {
         next = LIST_NEXT(x, link);
-        if (err.status == TITAN_OK && !ready(x, now_ms))
-            continue;
-        show(x, &err);
-        if (err.status == TITAN_OK)
-            break; /* another slice shows the next chart */
+        if (err.status != TITAN_OK) {
+            finish(x, &err);
+        } else if (x->put > 0 || ready(x, now_ms)) {
+            show(x);
+            break; /* another slice shows the next job */
+        }
     }
     if (err.status != TITAN_OK)
         drop_all(t);
