@@ -10,7 +10,7 @@ fuzz_corpora := $(patsubst tests/fuzz/corpus/%.tar.xz,$(BUILD)/fuzz-corpus/%,$(w
 # Of the CUDA plug-in what needs no CUDA.
 fuzz_obj := $(call obj,tests/fuzz/common.c tests/fuzz/file_pool.c tests/fuzz/message.c tests/support/memory_device.c worker/comm/nccl/share.c worker/comm/nccl/peers.c)
 fuzz_libs := $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
-fuzz_link = -Wl,--start-group $(fuzz_libs) -Wl,--end-group $(libs_state) $(libs_rpc) $(libs_worker)
+fuzz_link = -Wl,--start-group $(fuzz_libs) -Wl,--end-group $(libs_daemon) $(libs_worker)
 $(fuzz_replay): $(BUILD)/tests/fuzz/replay/%: $(BUILD)/obj/tests/fuzz/targets/%.o $(call obj,tests/fuzz/replay.c) $(fuzz_obj) $(fuzz_libs)
 	$(link) -rdynamic $< $(call obj,tests/fuzz/replay.c) $(fuzz_obj) $(fuzz_link)
 $(fuzz_bins): $(BUILD)/tests/fuzz/targets/%: $(BUILD)/obj/tests/fuzz/targets/%.o $(fuzz_obj) $(fuzz_libs)
@@ -18,6 +18,9 @@ $(fuzz_bins): $(BUILD)/tests/fuzz/targets/%: $(BUILD)/obj/tests/fuzz/targets/%.o
 # What the API's coordinator has around it is the target's own (tests/fuzz/targets/api.c).
 $(BUILD)/tests/fuzz/replay/api $(BUILD)/tests/fuzz/targets/api: \
 	fuzz_link += $(patsubst %,-Wl$(comma)--wrap=%,clock_mono_ns clock_wall_ms uv_queue_work getpwuid_r)
+# The calls that the API over HTTP makes end in the target.
+$(BUILD)/tests/fuzz/replay/http $(BUILD)/tests/fuzz/targets/http: \
+	fuzz_link += $(patsubst %,-Wl$(comma)--wrap=%,rpc_local_call rpc_local_leave rpc_local_drained rpc_call_identity api_newest_event charts_new charts_ask charts_leave)
 # The CPU device's kernels, without its streams.
 $(BUILD)/tests/fuzz/replay/codes $(BUILD)/tests/fuzz/targets/codes: fuzz_link := $(call obj,worker/device/cpu/codecs.c) $(fuzz_link)
 $(BUILD)/tests/fuzz/replay/codes $(BUILD)/tests/fuzz/targets/codes: $(call obj,worker/device/cpu/codecs.c)
