@@ -118,9 +118,9 @@ $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
 $(BUILD)/obj/proto/rpc/services.o: $(BUILD)/gen/titan.fds
 cflags-proto/rpc/services.c := -DTITAN_FDS='"$(BUILD)/gen/titan.fds"'
 # What the page of `titanctl report` is drawn with.
-$(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js daemon/page/chart.css daemon/page/chart.js
+$(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js $(wildcard daemon/page/chart.*)
 # The page that titand shows.
-$(BUILD)/obj/daemon/pages.o: daemon/page/index.html daemon/page/titan.js daemon/page/titan.css
+$(BUILD)/obj/daemon/pages.o: $(wildcard daemon/page/*)
 # Kernels: the hot loops are vectorised per ISA by target clones; no unsafe maths, results must be the same everywhere.
 # gcc prefers 256-bit vectors where it has 512; here there is no scalar code between that would be slowed down. CFLAGS of a user come before.
 # Loops begin at cache lines: short ones were up to 5 % slower or faster with each change of other code.

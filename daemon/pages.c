@@ -34,14 +34,16 @@ static const char *const page_paths[PAGES] = {"/healthz", "/readyz", "/metrics",
 enum { CODES = 9 };
 static const unsigned codes[CODES] = {200, 304, 400, 401, 403, 404, 429, 500, 503};
 
-/* The assembler includes the page's files, so no source is generated from them. */
-#define ASSET(symbol, file)                                                                                            \
-    __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n" #symbol "_end:\n.byte 0\n.popsection\n");     \
+/* The assembler includes the page's files, so no source is generated from them. chart.* is drawn with by titanctl's
+ * report, too. */
+#define INCLUDED(file) ".incbin \"" file "\"\n"
+#define ASSET(symbol, files)                                                                                           \
+    __asm__(".pushsection .rodata\n" #symbol ":\n" files #symbol "_end:\n.byte 0\n.popsection\n");                     \
     extern const char symbol[] __attribute__((visibility("hidden")));                                                  \
     extern const char symbol##_end[] __attribute__((visibility("hidden")))
-ASSET(page_html, "daemon/page/index.html");
-ASSET(page_script, "daemon/page/titan.js");
-ASSET(page_style, "daemon/page/titan.css");
+ASSET(page_html, INCLUDED("daemon/page/index.html"));
+ASSET(page_script, INCLUDED("daemon/page/chart.js") INCLUDED("daemon/page/titan.js"));
+ASSET(page_style, INCLUDED("daemon/page/chart.css") INCLUDED("daemon/page/titan.css"));
 
 enum { FILES = 3 };
 static const struct {
