@@ -585,6 +585,7 @@ PAGE_SEEDS = [b"GET /metrics HTTP/1.1\r\nHost: h\r\nAccept: application/openmetr
               b"GET /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551616\r\n\r\n", b"GET /../../etc/passwd HTTP/1.1\r\nHost: h\r\n\r\n",
               b"GET /api/v1/ListJobs?states=RUNNING&page_size=3&name=%61* HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer titan_0123456789abcdef_00\r\n\r\n",
               b"GET /api/v1/Logs?job_id=1&rank=0&tail_lines=9 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /api/v1/GetRecipe?job_id=1 HTTP/1.1\r\nHost: h\r\n\r\n",
+              b"GET /api/v1/curves?job_id=1&job_id=1&points=9&from=2&to=99 HTTP/1.1\r\nHost: h\r\n\r\n",
               b"GET /api/v1/events?after=0&job_id=1 HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 1\r\n\r\n",
               b"GET / HTTP/1.1\r\nHost: h\r\nIf-None-Match: \"0\"\r\n\r\n", b"GET /api/v1/ListJobs?" + b"labels=a%3db&" * 1000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
               b"GET /metrics HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 65536 + b"\r\n\r\n", b"GET http://h/metrics?" + b"%00%2e" * 4000 + b" HTTP/1.1\r\n\r\n"]

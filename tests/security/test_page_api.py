@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import math
+import os
 import shutil
 import signal
 import sqlite3
@@ -19,7 +20,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from page import many_steps  # noqa: E402
 from pki import Coordinator, ctl  # noqa: E402
 from test_http import PLAIN, get, place, trust  # noqa: E402
-from titan import CALM, SOURCE, Daemon, deadline, headers_text, overrides, tap, until  # noqa: E402
+from titan import CALM, SOURCE, Daemon, at_ms, deadline, headers_text, overrides, tap, until  # noqa: E402
 
 TLS = '[http]\nlisten = "127.0.0.1:0"\n[authorization]\nmetrics = ["user:prom"]\nprivate_jobs = true\n'
 
@@ -282,6 +283,32 @@ def curves():
         assert sum(r["steps"] for r in chart["slowest"]) == chart["slowest"][0]["of"] == 40 and chart["slowest"][0]["node"]
 
 
+def repeated_steps():
+    """steps that are trained again take the places of those that were lost, in the chart that was asked for before, too"""
+    folder = Path(tempfile.mkdtemp(prefix="titan-page-"))
+    try:
+        (folder / "titan.toml").write_text(PLAIN + CALM)
+        with Daemon(folder / "s", "--config", folder / "titan.toml", pace_ms=10) as d:
+            at = place(d.state)
+            job = d.submit("tiny", {"training.dataset_path": headers_text(folder / "text"), "training.steps": 150, "training.local_batch_size": 2,
+                                    "checkpoint.interval": 1000, "fault_tolerance.redundancy": "checkpoint"})
+
+            def chart():
+                return json.loads(api(at, "curves", job_id=job, points=2000)[1])["jobs"][0]
+            seen = until("some steps were trained", lambda: [c for c in [chart()] if c["curves"]["step"][-1:] >= [20]])[0]["curves"]["step"][-1]
+            for pid in d.workers(job).values():
+                os.kill(pid, signal.SIGKILL)
+            d.wait_state(job, "COMPLETED")
+            points, c = d.lines("metrics", job), chart()
+            assert [p["step"] for p in points] == c["curves"]["step"] == list(range(1, 151))
+            assert all(near(a, p["loss"]) for a, p in zip(c["curves"]["loss"]["mean"], points))
+            assert c["curves"]["at"] == [at_ms(p["at"]) for p in points]  # the later ones of those that came twice
+            assert {p["epoch"] for p in points} != {1} and [x["kind"] for x in c["changes"]].count("recovery") == 1 and c["changes"][0]["resume_step"] < seen
+            assert any(e["kind"] == "loss" for e in c["events"]) and len([x for x in c["worlds"] if x["world"]]) >= 2
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def long_runs():
     """a job of many steps is shown by a sample at first, then by all of its steps; parts of it too, more than are kept at a time"""
     steps = 20000
@@ -327,4 +354,4 @@ def many():
 
 
 if __name__ == "__main__":
-    tap(answers, refusals, files, rights, private, streams, curves, long_runs, many)
+    tap(answers, refusals, files, rights, private, streams, curves, repeated_steps, long_runs, many)
