@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/slowest.h"
+#include "base/utf8.h"
 #include "daemon/api/charts.h"
 #include "daemon/api/methods.h"
 #include "proto/message_json.h"
@@ -112,8 +113,13 @@ static void put_error(struct buf *out, titan_status status, const char *text)
 {
     const int code = titan_status_grpc(status);
     struct json_writer w = {.out = out};
+    char fit[1024]; /* a client's text may be cut within a character */
+    const int n = snprintf(fit, sizeof(fit), "%s", text);
+    const size_t len = MIN((size_t)MAX(n, 0), sizeof(fit) - 1);
+    for (size_t at; (at = utf8_check(fit, len)) < len;)
+        fit[at] = '?';
     json_begin_object(&w, NULL);
-    json_put_string(&w, "error", text);
+    json_put_string(&w, "error", fit);
     json_put_string(&w, "code", rpc_code_name(code >= 0 && code < RPC_CODES ? (unsigned)code : 2));
     json_end_object(&w);
 }
@@ -391,7 +397,7 @@ struct filling {
     uint64_t given;       /* bits of the fields that were given */
     uint64_t after, last; /* of events */
     struct chart_query chart;
-    bool has_after, has_last, has_tail;
+    bool has_after, has_tail;
     struct titan_error err;
 };
 
@@ -454,33 +460,44 @@ static void *add_item(struct filling *f, const ProtobufCFieldDescriptor *field)
     return *list + (*n)++ * bytes;
 }
 
+/* False: it has come before. */
+static bool given_once(struct filling *f, const char *name, int bit)
+{
+    if (f->given >> bit & 1)
+        (void)titan_fail(&f->err, TITAN_EINVAL, "%s: the field '%s' is given twice", f->method->name, name);
+    f->given |= UINT64_C(1) << bit;
+    return f->err.status == TITAN_OK;
+}
+
 static bool on_curves_field(struct filling *f, const char *name, const char *value)
 {
+    static const char *const names[] = {"job_id", "points", "from", "to"};
     struct chart_query *q = &f->chart;
     uint64_t number = 0;
-    bool ok;
-    if (strcmp(name, "job_id") == 0) {
-        ok = take_number(value, INT64_MAX, &number) && number > 0;
-        if (ok && q->n == CHARTS_JOBS) {
-            (void)titan_fail(&f->err, TITAN_EINVAL, "curves: at most %d jobs", CHARTS_JOBS);
-            return false;
-        }
-        if (ok)
-            q->jobs[q->n++].id = number;
-    } else if (strcmp(name, "points") == 0) {
-        ok = take_number(value, CHARTS_POINTS, &number) && number > 0;
-        q->points = (size_t)number;
-    } else if (strcmp(name, "from") == 0) {
-        ok = take_number(value, INT64_MAX, &q->from);
-    } else if (strcmp(name, "to") == 0) {
-        ok = take_number(value, INT64_MAX, &q->to);
-    } else {
+    int i = 0;
+    while (i < (int)ARRAY_SIZE(names) && strcmp(name, names[i]) != 0)
+        i++;
+    if (i == (int)ARRAY_SIZE(names)) {
         (void)titan_fail(&f->err, TITAN_EINVAL, "curves has no field '%.64s'", name);
         return false;
     }
-    if (!ok)
+    if (i == 0 && q->n == CHARTS_JOBS) {
+        (void)titan_fail(&f->err, TITAN_EINVAL, "curves: at most %d jobs", CHARTS_JOBS);
+        return false;
+    }
+    if (i > 0 && !given_once(f, name, i))
+        return false;
+    if (!take_number(value, i == 1 ? CHARTS_POINTS : INT64_MAX, &number) || (i < 2 && number == 0)) {
         (void)titan_fail(&f->err, TITAN_EINVAL, "curves: '%.64s' is no value of the field '%s'", value, name);
-    return ok;
+        return false;
+    }
+    if (i == 0)
+        q->jobs[q->n++].id = number;
+    else if (i == 1)
+        q->points = (size_t)number;
+    else
+        *(i == 2 ? &q->from : &q->to) = number;
+    return true;
 }
 
 static bool on_field(const char *name, const char *value, void *data)
@@ -494,21 +511,19 @@ static bool on_field(const char *name, const char *value, void *data)
     (void)snprintf(spaced, sizeof(spaced), " %s ", name);
     if (m == &methods[EVENTS] && (strcmp(name, "after") == 0 || strcmp(name, "last") == 0)) {
         const bool after = *name == 'a';
-        *(after ? &f->has_after : &f->has_last) = true;
+        if (!given_once(f, name, after ? 62 : 63))
+            return false;
+        f->has_after = f->has_after || after;
         if (take_number(value, UINT64_MAX, after ? &f->after : &f->last))
             return true;
     } else if (!field || field->type == PROTOBUF_C_TYPE_MESSAGE || (m->fields && !strstr(m->fields, spaced))) {
         (void)titan_fail(&f->err, TITAN_EINVAL, "%s has no field '%.64s'", m->name, name);
         return false;
     } else {
-        const uint64_t bit = UINT64_C(1) << (field - m->request->fields);
         const bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
-        titan_assert(m->request->n_fields <= 64);
-        if (!repeated && (f->given & bit)) {
-            (void)titan_fail(&f->err, TITAN_EINVAL, "%s: the field '%s' is given twice", m->name, name);
+        titan_assert(m->request->n_fields <= 60);
+        if (!repeated && !given_once(f, name, (int)(field - m->request->fields)))
             return false;
-        }
-        f->given |= bit;
         f->has_tail = f->has_tail || strcmp(name, "tail_lines") == 0;
         if (take_value(f, field, value, repeated ? add_item(f, field) : (char *)f->request + field->offset))
             return true;
