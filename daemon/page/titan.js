@@ -280,7 +280,7 @@ const jobTable = (id, heads, {jobs, error}, empty) => error ? wrong(error) : tab
 // --- slots ---
 const slotsOf = node => {
 	const rest = node.state === "ready" ? "free" : node.state === "lost" ? "gone" : "out", out = [];
-	const slot = (kind, sign, title) => out.push(h("i", {class: "slot " + kind, title}, sign));
+	const slot = (kind, sign, title) => out.push(h("b", {class: "slot " + kind, title}, sign));
 	const taken = (id, title) => out.push(link("job/" + id, id, {class: "slot j" + colourOf(id), title}));
 	const empty = title => slot(rest, {free: "", gone: "×", out: "–"}[rest], title + (rest === "free" ? "free" : node.state));
 	if (node.gpus.length === node.slots)
