@@ -210,7 +210,8 @@ static bool hear(int fd, bool *first)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET};
+    static uint32_t inputs;
+    struct sockaddr_in to = {.sin_family = AF_INET}, from = to;
     bool first = true, closed = false;
     struct fuzz_input in = {data, size};
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0}; /* no ports wait for the ends of connections */
@@ -219,7 +220,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     to.sin_port = htons((uint16_t)port);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    fuzz_assert(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+    fuzz_assert(fd >= 0 && fd < 100); /* none is left open */
+    /* Each address has ports of its own, which wait for a minute where the server closes first. */
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + inputs++ % 65536 * 4);
+    fuzz_assert(bind(fd, (struct sockaddr *)&from, sizeof(from)) == 0);
+    fuzz_assert(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
     (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     for (size_t at = 0; at < in.len && !closed;) {
         const ssize_t n =
