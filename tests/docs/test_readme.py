@@ -103,7 +103,7 @@ def pictures():
     for page in PAGES:
         for picture in re.findall(r"!\[.*?\]\((.*?)\)", page.read_text()):
             starts = b"\x89PNG" if picture.endswith(".png") else b"<svg "
-        assert (page.parent / picture).read_bytes().startswith(starts), picture
+            assert (page.parent / picture).read_bytes().startswith(starts), picture
 
 
 def short():
