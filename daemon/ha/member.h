@@ -42,9 +42,9 @@ struct member_options {
     void (*wake)(void *data);
     /* This member leads, with the coordinator's term `term`. titan.db is closed and holds all records up to number. */
     void (*leads)(void *data, uint64_t term, uint64_t number);
-    /* The member does nothing any more, never answers again, and wants to be closed: the leadership is lost, or err
-     * says what is wrong with its disk or records. TITAN_ECONFLICT, TITAN_ECORRUPT: its titan.db differs from the log;
-     * it has to join with an empty disk. */
+    /* The member does nothing any more, never answers again, and wants to be closed, later and not in this call: the
+     * leadership is lost, or err says what is wrong with its disk or records. TITAN_ECONFLICT, TITAN_ECORRUPT: its
+     * titan.db differs from the log; it has to join with an empty disk. */
     void (*over)(void *data, const struct titan_error *err);
     void *data;
 };
