@@ -40,3 +40,11 @@ sim-scale: ## the same with thousands of nodes and one job on all of them (AGENT
 sim-mutants: ## are 20 and more deliberate bugs of the protocol found? (ROUNDS=n, ONLY=NAME)
 	@$(MAKE) --no-print-directory BUILD=build/sim-mutants CFLAGS='-O2 -g -DTITAN_MUTANTS' build/sim-mutants/tests/sim/sim
 	@MUTANTS='$(ONLY)' FIRST=$(FIRST) ROUNDS=$(if $(ROUNDS),$(ROUNDS),12000) build/sim-mutants/tests/sim/sim
+
+# Three coordinators with libraft's core, tests/unit/daemon/ha/test_member_simulation.c. `make test` has a slice of it.
+sim_ha_bin := $(BUILD)/tests/unit/daemon/ha/test_member_simulation
+.PHONY: sim-ha sim-ha-mutants
+sim-ha: $(sim_ha_bin) ## three coordinators under a seeded scheduler (SEED=n TRACE=1, ROUNDS=n FIRST=n)
+	@SEED=$(SEED) TRACE=$(TRACE) FIRST=$(FIRST) SCHEDULES=$(or $(ROUNDS),10000) $(sim_ha_bin)
+sim-ha-mutants: $(sim_ha_bin) ## are seven deliberate bugs of the coordinators found within 10,000 schedules? (ROUNDS=n)
+	@MUTANT=all FIRST=$(FIRST) SCHEDULES=$(or $(ROUNDS),10000) $(sim_ha_bin)

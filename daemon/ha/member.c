@@ -348,15 +348,25 @@ bool member_may_answer(const struct member *m)
 }
 
 /* Before io->send: a promise holds back what could elect another leader. A message that is not sent is one that got
- * lost, which Raft allows always. */
+ * lost, which Raft allows always.
+ *
+ * libraft answers a trial vote with the candidate's term instead of its own. A candidate of an old term then never
+ * learns the newer one. If its log is longer than that of the other member left, nobody is ever elected. So a refusal
+ * gets this member's term; libraft's candidate understands it. */
 static int on_send(struct raft_io *io, struct raft_io_send *req, const struct raft_message *message, raft_io_send_cb cb)
 {
     const struct raft *raft = io->data;
     struct member *m = raft->data;
-    const bool elects = message->type == RAFT_IO_REQUEST_VOTE ||
-                        (message->type == RAFT_IO_REQUEST_VOTE_RESULT && message->request_vote_result.vote_granted);
-    if (elects && now_ns(m) < MAX(m->promised_ns, m->quiet_ns))
+    const bool answer = message->type == RAFT_IO_REQUEST_VOTE_RESULT;
+    if ((message->type == RAFT_IO_REQUEST_VOTE || (answer && message->request_vote_result.vote_granted)) &&
+        now_ns(m) < MAX(m->promised_ns, m->quiet_ns))
         return RAFT_NOCONNECTION;
+    if (answer && !message->request_vote_result.vote_granted &&
+        message->request_vote_result.term < raft->current_term) {
+        struct raft_message refusal = *message;
+        refusal.request_vote_result.term = raft->current_term;
+        return m->io_send(io, req, &refusal, cb);
+    }
     return m->io_send(io, req, message, cb);
 }
 

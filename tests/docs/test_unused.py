@@ -32,12 +32,6 @@ KEPT = {
     "failpoint_set": "",
     "failpoint_on_call": "",
     "recipe_print_reference": "the reference of keys in docs/recipes.md",
-    "changeset_apply": "a coordinator that follows another",
-    "changeset_image": "the same",
-    "changeset_install": "the same",
-    "changeset_record_number": "the same",
-    "store_close_follower": "the same",
-    "store_open_follower": "the same",
     "titan_device_plugin": "found by name in a plug-in that was opened",
     # Connections of several coordinators, which titand does not open yet.
     "ha_members_add": "",
@@ -53,11 +47,9 @@ KEPT_MEMBERS = {
 }
 KEPT_NAMES = {
     "API_PAGE_MAX": "no answer has more",
-    "MEMBER_MESSAGE_MAX": "a coordinator that follows another",
     "NVML_NAME_SIZE": "a library in NVIDIA's place",
     "SQLITE_ENABLE_PREUPDATE_HOOK": "read by sqlite3.h",
     "SQLITE_ENABLE_SESSION": "read by sqlite3.h",
-    "election_ms": "a coordinator that follows another",
 }
 BARE = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\'|//[^\n]*|/\*.*?\*/', re.S)
 DEFINITION = re.compile(r"^(?!static|typedef|extern|return|else|#)[A-Za-z_][\w \t*]*?[ *](\w+)\((?:[^;{}()]|\([^()]*\))*\)\s*\{", re.M)
