@@ -66,10 +66,11 @@ lib_ha     := $(BUILD)/obj/libha.a
 lib_worker := $(BUILD)/obj/libworker.a
 lib_ctl    := $(BUILD)/obj/libctl.a
 plugin_cpu := $(BUILD)/lib/titan/libtitan-cpu.so
+plugin_ha  := $(if $(raft),$(BUILD)/lib/titan/libtitan-ha.so)
 programs   := $(BUILD)/bin/titand $(BUILD)/bin/titan-spawnd $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl
 
 .PHONY: all help deps demo test test-slow check bench clean install deb cuda
-all: $(programs) $(plugin_cpu) ## build the programs and the CPU plug-in
+all: $(programs) $(plugin_cpu) $(plugin_ha) ## build the programs and the plug-ins for the CPU and for several coordinators
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,7 +151,7 @@ libs_ctl    := $(libs_state) $(libs_rpc) -lpthread -lm
 
 link = @mkdir -p $(@D); $(if $(V),,printf '  %-8s%s\n' LINK $@;) $(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -o $@
 $(BUILD)/bin/titand: $(call obj,daemon/main.c) $(obj_version) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
-	$(link) $^ $(libs_daemon)
+	$(link) -rdynamic $^ $(libs_daemon)
 # libc alone: what runs as root is small, and starts in milliseconds.
 $(BUILD)/bin/titan-spawnd: $(call obj,daemon/spawn/spawnd.c) $(obj_version) $(lib_daemon) $(lib_base)
 	$(link) $^
@@ -161,13 +162,19 @@ $(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(obj_version) $(lib_ctl) $(lib_da
 # The same with failpoints, for tests only (base/failpoint.h). `all` does not build them, and no target installs them.
 fp_programs := $(BUILD)/fp/bin/titand $(BUILD)/fp/bin/titan-worker
 $(BUILD)/fp/bin/titand: $(call obj,base/failpoint.c daemon/main.c) $(obj_version) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
-	$(link) $^ $(libs_daemon)
+	@mkdir -p $(@D) && ln -sfn ../lib $(BUILD)/fp/lib
+	$(link) -rdynamic $^ $(libs_daemon)
 $(BUILD)/fp/bin/titan-worker: $(call obj,base/failpoint.c worker/main.c) $(obj_version) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
 	@mkdir -p $(@D) && ln -sfn ../lib $(BUILD)/fp/lib
 	$(link) -rdynamic $^ $(libs_worker)
 $(plugin_cpu): $(call obj,$(src_cpu)) $(lib_base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -o $@ $(call obj,$(src_cpu)) $(lib_base) -ldnnl -fopenmp -lpthread -lm
+
+# Several coordinators. Of what titand has too, titand's own is used: it exports its symbols.
+$(plugin_ha): $(call obj,$(src_ha)) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -shared -o $@ $^ $(raft) $(libs_daemon)
 
 # --- tests -----------------------------------------------------------------------------------------------------------
 # tests/unit mirrors the tree: every test_*.c is one program linked against everything. Scripts (test_*.sh, test_*.py)

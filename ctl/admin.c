@@ -519,6 +519,39 @@ static titan_status fix_unit(const char *unit, const char *config, bool *ret_cha
     return TITAN_OK;
 }
 
+/* --- several coordinators ----------------------------------------------------------------------------------------- */
+
+static titan_status run_members(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__ListCoordinatorsRequest request = TITAN__V1__LIST_COORDINATORS_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListCoordinatorsResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("ListCoordinators"), &request.base,
+                 &titan__v1__list_coordinators_response__descriptor, &reply, err));
+    if (ctl->json) {
+        (void)output_json(&reply->base, true);
+        return TITAN_OK;
+    }
+    struct table_out table;
+    table_begin(&table, (const char *const[]){"NAME", "STATE", "LAG>", NULL});
+    for (size_t i = 0; i < reply->n_coordinators; i++) {
+        const Titan__V1__Coordinator *c = reply->coordinators[i];
+        table_cell(&table, "%s", c->name);
+        table_cell(&table, "%s", c->leads ? "leads" : !c->reached ? "not reached" : c->votes ? "follows" : "joining");
+        table_cell(&table, "%llu", (unsigned long long)c->lag);
+    }
+    table_print(&table, args, -1, false);
+    return TITAN_OK;
+}
+
+static titan_status run_hand_over(struct ctl *ctl, const char *to, struct titan_error *err)
+{
+    Titan__V1__HandOverRequest request = TITAN__V1__HAND_OVER_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__HandOverResponse *reply = NULL;
+    request.to = (char *)(uintptr_t)(to ? to : "");
+    return ctl_call(ctl, TITAN_METHOD("HandOver"), &request.base, &titan__v1__hand_over_response__descriptor, &reply,
+                    err);
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
@@ -540,8 +573,13 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     }
     if (strcmp(action, "check") == 0 && !path)
         return run_check(ctl, args, err);
-    if (!path || strcmp(action, "check") == 0)
-        return titan_fail(err, TITAN_EINVAL, "admin: backup, restore and verify take a FILE, check takes none");
+    if (strcmp(action, "members") == 0 && !path)
+        return run_members(ctl, args, err);
+    if (strcmp(action, "hand-over") == 0)
+        return run_hand_over(ctl, path, err);
+    if (!path || strcmp(action, "check") == 0 || strcmp(action, "members") == 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "admin: backup, restore and verify take a FILE, check and members take none");
     TRY(args_int(args, "keep", (struct int_range){1, 100000}, 0, &keep, err));
     if (strcmp(action, "backup") == 0)
         return run_backups(ctl, path, keep, err);
@@ -549,13 +587,14 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return run_restore(ctl, args, path, err);
     if (strcmp(action, "verify") == 0)
         return run_verify(ctl, args, path, err);
-    return titan_fail(err, TITAN_EINVAL, "admin: there are backup, restore, verify and check, not '%.64s'", action);
+    return titan_fail(err, TITAN_EINVAL,
+                      "admin: there are backup, restore, verify, check, members and hand-over, not '%.64s'", action);
 }
 
 const struct command command_admin = {
     .name = "admin",
     .summary = "back up the job store, put a backup back, check one",
-    .arguments = "backup|restore|verify FILE | check",
+    .arguments = "backup|restore|verify FILE | check | members | hand-over [NAME]",
     .text =
         "backup: a copy of the running server's store as it is at one moment; it is checked and\n"
         "durable when the command ends. A file that is there already is not overwritten (exit code 6). The server "
@@ -580,7 +619,9 @@ const struct command command_admin = {
         "eight\n"
         "that follow it in the list). At most 10 s; exit code 7 when there is something. With --fix, on each machine "
         "as\n"
-        "root: lets its units write where /etc/titan says.",
+        "root: lets its units write where /etc/titan says.\n"
+        "members: of several coordinators, which one leads, and how far the others are.\n"
+        "hand-over: the coordinator that leads closes in order, and NAME, or any other, leads then.",
     .min_args = 1,
     .max_args = 2,
     .word = WORD_FILE,
@@ -614,6 +655,7 @@ const struct command command_admin = {
             {"titanctl admin verify --head /mnt/other/titan.head /var/lib/titan-coordinator",
              "was the event log cut at its end?"},
             {"titanctl admin check", "would a job run on every node?"},
+            {"titanctl admin hand-over", "before the machine of the coordinator that leads is restarted"},
             {NULL}},
     .run = run,
 };

@@ -25,7 +25,8 @@
 #define DEFAULT_NODE_CHECK_S 300
 #define DEFAULT_QUARANTINE_CRASHES 3
 #define DEFAULT_USER_PENDING_JOBS 10000 /* a tenth of the limit on all waiting jobs */
-#define SOCKET_PATH_MAX 107             /* without its NUL */
+#define DEFAULT_ELECTION_MS 300
+#define SOCKET_PATH_MAX 107 /* without its NUL */
 #define ROOT_STATE_DIR "/var/lib/titan"
 
 /* --- flags and roles ---------------------------------------------------------------------------------------------- */
@@ -170,6 +171,10 @@ static const struct setting settings[] = {
     TEXT("audit", "head_file", head_file),
     TEXT("http", "listen", http.listen),
     SWITCH("http", "insecure", http.insecure),
+    TEXT("ha", "name", ha.name),
+    LIST("ha", "members", ha.members),
+    TEXT("ha", "listen", ha.listen),
+    NUMBER("ha", "election_ms", ha.election_ms, 50, 60000),
     NUMBER("limits", "connections", limits.connections, 16, 1000000),
     NUMBER("limits", "user_connections", limits.user_connections, 1, 1000000),
     NUMBER("limits", "peer_connections", limits.peer_connections, 1, 1000000),
@@ -223,6 +228,10 @@ static titan_status add_string(const struct setting_place *at, const struct sett
     void *const to = (char *)c + s->offset;
     unsigned long port;
     titan_assert(s->type == KEY_LIST && c->n_listen >= 0 && c->n_listen <= CONFIG_LISTEN_MAX);
+    if (to == &c->ha.members) {
+        const titan_status status = ha_members_add(to, text, err);
+        return status == TITAN_OK ? status : setting_wrap(at, s, err);
+    }
     if (to != c->listen) {
         const bool roots = to == &c->paths.data || to == &c->paths.checkpoints;
         const titan_status status = roots ? paths_add_root(to, text, err) : auth_list_add(to, text, err);
@@ -251,7 +260,8 @@ static titan_status set_value(const struct setting_place *at, const struct setti
         TRY(setting_set(at, s, v, field, err));
         if (field == c->coordinator && rpc_targets_parse(v->string, &targets, err) != TITAN_OK)
             return setting_wrap(at, s, err);
-        if (field == c->http.listen && !tcp_address(c->http.listen, &port)) {
+        if ((field == c->http.listen && !tcp_address(c->http.listen, &port)) ||
+            (field == c->ha.listen && !tcp_address(c->ha.listen, &port))) {
             (void)setting_fail(at, s, err, TITAN_EINVAL, ": '%s' is not an address", v->string);
             titan_error_hint(err, "write HOST:PORT");
             return TITAN_EINVAL;
@@ -260,6 +270,8 @@ static titan_status set_value(const struct setting_place *at, const struct setti
     }
     if (field == c->listen) /* a list replaces the previous list */
         c->n_listen = 0;
+    else if (field == &c->ha.members)
+        c->ha.members.n = 0;
     else if (field == &c->paths.data || field == &c->paths.checkpoints)
         ((struct paths_roots *)field)->n = 0;
     else
@@ -475,6 +487,43 @@ static titan_status resolve_detection(struct daemon_config *c, struct titan_erro
     return TITAN_OK;
 }
 
+/* --- several coordinators ----------------------------------------------------------------------------------------- */
+
+static titan_status resolve_ha(struct daemon_config *c, struct titan_error *err)
+{
+    const struct ha_members *m = &c->ha.members;
+    if (!c->ha.name[0] && m->n == 0 && !c->ha.listen[0] && !c->ha.election_ms)
+        return TITAN_OK;
+    const int self = ha_members_find(m, c->ha.name);
+    if (c->role != ROLE_COORDINATOR)
+        return titan_fail(err, TITAN_EINVAL, "[ha] is for coordinators");
+    if (!c->ha.name[0] || m->n == 0)
+        return titan_fail(err, TITAN_EINVAL, "[ha] needs name and members");
+    if (m->n < 3 || m->n % 2 == 0) {
+        (void)titan_fail(err, TITAN_EINVAL, "ha.members: %d members, but a majority needs an odd number, three or more",
+                         m->n);
+        titan_error_hint(err, "three go on without one of them, five without two");
+        return TITAN_EINVAL;
+    }
+    if (self < 0)
+        return titan_fail(err, TITAN_EINVAL, "ha.name: '%s' is not in ha.members", c->ha.name);
+    if (!c->jobs_dir[0]) {
+        (void)titan_fail(err, TITAN_EINVAL, "[ha] needs storage.jobs_dir");
+        titan_error_hint(err, "a folder that all coordinators and nodes share");
+        return TITAN_EINVAL;
+    }
+    if (!c->ha.listen[0])
+        memcpy(c->ha.listen, m->at[self].address, sizeof(m->at[self].address));
+    c->ha.election_ms = c->ha.election_ms ? c->ha.election_ms : DEFAULT_ELECTION_MS;
+    if (c->detection.away_ms < 10 * c->ha.election_ms) {
+        (void)titan_fail(err, TITAN_EINVAL, "detection.away_ms: %u is less than ten times ha.election_ms, %u",
+                         c->detection.away_ms, c->ha.election_ms);
+        titan_error_hint(err, "nodes would decide by themselves before the next coordinator leads");
+        return TITAN_EINVAL;
+    }
+    return TITAN_OK;
+}
+
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static titan_status default_state_dir(char out[PATH_MAX], struct titan_error *err)
@@ -662,6 +711,7 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     if (c->head_file[0] && c->head_file[0] != '/')
         return titan_fail(err, TITAN_EINVAL, "audit.head_file: '%s' is not an absolute path", c->head_file);
     TRY(resolve_detection(c, err));
+    TRY(resolve_ha(c, err));
     const bool made = access(c->state_dir, F_OK) < 0;
     const bool fresh = made && c->role != ROLE_AGENT && !getenv("LISTEN_FDS");
     TRY(dir_make(c->state_dir, err));

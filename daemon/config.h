@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "daemon/auth/paths.h"
+#include "daemon/common/ha_members.h"
 #include "daemon/coordinator/webhook_options.h"
 #include "proto/rpc/targets.h"
 #include "proto/rpc/tls.h"
@@ -75,6 +76,12 @@ struct daemon_config {
         char listen[CONFIG_TEXT_MAX]; /* HOST:PORT; "" = no HTTP */
         bool insecure;                /* without TLS, on a loopback address */
     } http;
+    struct {
+        char name[HA_NAME_MAX];       /* this coordinator's; "" = it is the only one */
+        struct ha_members members;    /* all coordinators */
+        char listen[CONFIG_TEXT_MAX]; /* HOST:PORT for the other coordinators */
+        uint32_t election_ms;
+    } ha;
     struct webhooks_options webhooks; /* coordinator */
     struct detection detection;       /* until config_parse() fills it in, 0 = the profile's value */
     uint32_t slots, lease_ms, grace_ms;

@@ -41,10 +41,12 @@
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/listeners.h"
 #include "daemon/pages.h"
+#include "daemon/replicas.h"
 #include "proto/rpc/server.h"
 
 #define STATUS_BYTES 1024 /* size of the status line in systemctl status */
 #define SERVER_GRACE_MS 200
+#define HAND_OVER_GRACE_MS 20 /* another coordinator answers the rest */
 #define USER_MESSAGE_MAX (512 << 10)
 #define AGENTS_MEMORY (256u << 20) /* limit for messages of one address's sessions; many addresses get a part each */
 #define READY_POLL_MS 1            /* dev: interval of checks whether agent and coordinator are connected */
@@ -72,6 +74,7 @@ struct titand {
     struct rpc_server *server, *agents; /* agents: their server has its own socket, queue and thread */
     struct agent *agent;                /* NULL in role coordinator */
     struct pages *pages;                /* NULL without [http] listen */
+    struct replicas *replicas;          /* NULL without [ha] */
     uv_signal_t signals[N_SIGNALS];
     uv_timer_t ready_timer, status_timer, watchdog_timer, trim_timer, leave_timer;
     uv_prepare_t prepare;
@@ -104,6 +107,13 @@ static void close_handles(struct titand *d)
     uv_close((uv_handle_t *)&d->prepare, NULL);
 }
 
+static void on_replicas_closed(void *data)
+{
+    struct titand *d = data;
+    d->replicas = NULL;
+    close_handles(d);
+}
+
 static void on_coordinator_closed(void *data)
 {
     struct titand *d = data;
@@ -112,7 +122,10 @@ static void on_coordinator_closed(void *data)
     rpc_server_free(d->agents);
     rpc_server_free(d->server);
     d->server = d->agents = NULL;
-    close_handles(d); /* these are the last handles, so the loop ends */
+    if (d->replicas) /* another coordinator takes over, now that the store is closed */
+        replicas_close(d->replicas, on_replicas_closed, d);
+    else
+        close_handles(d); /* these are the last handles, so the loop ends */
 }
 
 static void on_server_down(void *data)
@@ -126,7 +139,8 @@ static void on_agents_down(void *data)
 {
     struct titand *d = data;
     titan_assert(d->server && !d->agent);
-    rpc_server_shutdown(d->server, d->stopping > 1 ? 0 : SERVER_GRACE_MS, on_server_down, d);
+    const int grace_ms = d->stopping == 1 ? SERVER_GRACE_MS : d->stopping ? 0 : HAND_OVER_GRACE_MS;
+    rpc_server_shutdown(d->server, grace_ms, on_server_down, d);
 }
 
 static void on_pages_closed(void *data)
@@ -137,6 +151,8 @@ static void on_pages_closed(void *data)
         rpc_server_shutdown(d->agents, 0, on_agents_down, d);
     else if (d->coordinator)
         coordinator_close(d->coordinator, on_coordinator_closed, d);
+    else if (d->replicas)
+        replicas_close(d->replicas, on_replicas_closed, d);
     else
         close_handles(d);
 }
@@ -181,6 +197,8 @@ static void on_signal(uv_signal_t *handle, int signal)
             (void)notify("STOPPING=1");
             if (d->pages)
                 pages_stopping(d->pages);
+            if (d->replicas)
+                replicas_stopping(d->replicas);
             if (d->server)
                 rpc_server_set_serving(d->server, false);
         }
@@ -285,7 +303,9 @@ static void on_status(uv_timer_t *timer)
     else { /* the first address is the Unix socket; the other addresses follow */
         const struct daemon_config *c = d->config;
         size_t len = (size_t)snprintf(status, STATUS_BYTES, "coordinator: serving on %s", c->listen[0]);
-        for (int i = 1; i < c->n_listen && len < STATUS_BYTES; i++)
+        if (d->replicas && !d->coordinator)
+            len = (size_t)snprintf(status, STATUS_BYTES, "coordinator: follows another one");
+        for (int i = 1; i < c->n_listen && (!d->replicas || d->coordinator) && len < STATUS_BYTES; i++)
             len += (size_t)snprintf(status + len, STATUS_BYTES - len, ", %s", c->listen[i]);
     }
     if (strcmp(status, d->status) != 0)
@@ -341,6 +361,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .paths = &d->paths,
                                           .auth = &auth,
                                           .node_life_s = d->config->node_life_s,
+                                          .lead = d->replicas ? replicas_lead(d->replicas) : NULL,
                                           .user = {.pending_jobs = d->config->limits.user_pending_jobs,
                                                    .slots = d->config->limits.user_slots,
                                                    .submits_per_minute = d->config->limits.user_submits_per_minute,
@@ -486,6 +507,37 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
     return agent_open(&d->loop, &options, &d->agent, err);
 }
 
+static titan_status open_pages(struct titand *d, struct titan_error *err)
+{
+    const struct pages_of of = {.coordinator = d->coordinator, .server = d->server, .agent = d->agent, .lag = &d->lag};
+    return d->config->http.listen[0] ? pages_open(&d->loop, d->config, &of, &d->pages, err) : TITAN_OK;
+}
+
+/* Of several coordinators, this one leads from now on: it opens the store as after a restart. */
+static void on_leads(void *data)
+{
+    struct titand *d = data;
+    struct titan_error err = {0};
+    titan_status status = open_coordinator(d, &err);
+    if (status == TITAN_OK)
+        status = open_pages(d, &err);
+    if (status != TITAN_OK)
+        replicas_lead(d->replicas)->lost(replicas_lead(d->replicas)->data, &err);
+    tlog_info(&d->log, "serves as the coordinator that leads", "term=%" PRIu64, replicas_lead(d->replicas)->term);
+}
+
+/* The coordinator closes as at SIGTERM; the process then starts anew as one that follows. */
+static void on_hand_over(void *data)
+{
+    struct titand *d = data;
+    if (d->stopping)
+        return;
+    if (d->pages)
+        pages_stopping(d->pages);
+    rpc_server_set_serving(d->server, false);
+    on_agent_closed(d);
+}
+
 static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
 {
     titan_assert(d->lock < 0 && d->config->state_dir[0] == '/');
@@ -551,15 +603,14 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
     }
 
     titan_status status = TITAN_OK;
-    if (config->role != ROLE_AGENT)
+    if (config->ha.name[0])
+        status = replicas_open(&d.loop, config, on_leads, on_hand_over, &d, &d.replicas, err);
+    else if (config->role != ROLE_AGENT)
         status = open_coordinator(&d, err);
     if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
         status = open_agent(&d, err);
-    if (status == TITAN_OK && config->http.listen[0])
-        status = pages_open(
-            &d.loop, config,
-            &(struct pages_of){.coordinator = d.coordinator, .server = d.server, .agent = d.agent, .lag = &d.lag},
-            &d.pages, err);
+    if (status == TITAN_OK && !d.replicas)
+        status = open_pages(&d, err);
     if (status == TITAN_OK) {
         uint64_t watchdog_ms = notify_watchdog_us() / 2000;
         (void)uv_prepare_start(&d.prepare, on_iteration);

@@ -202,6 +202,8 @@ titan_status api_admit(struct coordinator *c, const struct rpc_identity *identit
 {
     const int64_t now = clock_wall_ms();
     auth_resolve(c->auth, identity, now, ret);
+    if (method != POLICY_VERSION && !shell_may_answer(c))
+        return titan_fail(err, TITAN_EUNREACHABLE, "another coordinator may lead by now");
     TRY(enrol_admits(c->enrol, identity, now, err));
     if (c->auth)
         TRY(auth_admits(c->auth, identity, now, err));

@@ -52,6 +52,8 @@ static const struct rpc_method methods[] = {
     METHOD(RevokeToken, REVOKE_TOKEN, revoke_token, api_revoke_token, .on_close = api_request_closed),
     METHOD(Counters, COUNTERS, counters, api_counters),
     METHOD(Version, VERSION, version, api_version),
+    METHOD(ListCoordinators, LIST_COORDINATORS, list_coordinators, api_list_coordinators),
+    METHOD(HandOver, HAND_OVER, hand_over, api_hand_over),
     {.path = "/titan.internal.Enrolment/Enroll",
      .needs = POLICY_ENROLL,
      .request = &titan__internal__enroll_request__descriptor,

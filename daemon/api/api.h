@@ -114,6 +114,8 @@ void api_backup_drain(struct rpc_call *call, void *data);
 void api_backup_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_counters(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_version(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_list_coordinators(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_hand_over(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 
 void api_watch_events(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_metrics(struct rpc_call *call, const ProtobufCMessage *request, void *data);

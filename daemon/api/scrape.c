@@ -258,6 +258,11 @@ static void put_store(const struct coordinator *c, struct exposition *e)
     PUT_HISTOGRAM(e, titan_store_commit_seconds, &s.commit_seconds);
     PUT(e, titan_store_lag_seconds, (double)store_lag_ms(c->store) / 1000);
     PUT(e, titan_store_stalled, c->stalled);
+    PUT(e, titan_leader, shell_may_answer(c));
+    struct coordinator_member members[HA_MEMBERS_MAX];
+    const int n = c->options.lead ? c->options.lead->members(c->options.lead->data, members) : 0;
+    for (int i = 0; i < n; i++)
+        PUT(e, titan_replog_lag, (double)members[i].lag, members[i].name);
     if (c->backup_at_ms > 0)
         PUT(e, titan_backup_timestamp_seconds, (double)c->backup_at_ms / 1000);
 }

@@ -48,6 +48,8 @@ enum policy_cell {
     X(LIST_NODES, "/titan.v1.Titan/ListNodes", "-yyyy--", READS)                                                       \
     X(COUNTERS, "/titan.v1.Titan/Counters", "-yyyy--", READS)                                                          \
     X(VERSION, "/titan.v1.Titan/Version", "-yyyyyy", READS)                                                            \
+    X(LIST_COORDINATORS, "/titan.v1.Titan/ListCoordinators", "-y-yy--", READS)                                         \
+    X(HAND_OVER, "/titan.v1.Titan/HandOver", "-y-yy--", AUDIT)                                                         \
     X(CHECK_NODES, "/titan.v1.Titan/CheckNodes", "-y-yy--", READS)                                                     \
     X(DRAIN_NODE, "/titan.v1.Titan/DrainNode", "-y-yy--", AUDIT)                                                       \
     X(UNDRAIN_NODE, "/titan.v1.Titan/UndrainNode", "-y-yy--", AUDIT)                                                   \

@@ -12,8 +12,10 @@
 
 #include "base/error.h"
 #include "daemon/auth/paths.h"
+#include "daemon/common/ha_members.h"
 #include "daemon/coordinator/webhook_options.h"
 #include "proto/rpc/server.h"
+#include "state/group.h"
 #include "titan/internal/agent.pb-c.h"
 
 struct coordinator;
@@ -47,6 +49,27 @@ struct user_limits {
     uint64_t disk_bytes; /* disk usage below jobs_dir */
 };
 
+/* One of several coordinators, as the one that leads sees it. */
+struct coordinator_member {
+    char name[HA_NAME_MAX];
+    bool leads, reached, votes;
+    uint64_t lag; /* entries of the log that it has not confirmed */
+};
+
+/* The right to lead, of a coordinator that is one of several. */
+struct coordinator_lead {
+    struct group_log log; /* each transaction of the store goes there first */
+    uint64_t term;
+    /* False: another coordinator may lead meanwhile. No call but Version is answered, and no heartbeat. */
+    bool (*may_answer)(void *data);
+    int (*members)(void *data, struct coordinator_member ret[HA_MEMBERS_MAX]); /* returns their number */
+    /* Closes this coordinator in order, soon, and makes this member the next one, -1: any. */
+    void (*hand_over)(void *data, int to);
+    /* The store cannot go on, because the leadership is lost or the disk has failed. Ends the process. */
+    void (*lost)(void *data, const struct titan_error *err);
+    void *data;
+};
+
 struct coordinator_options {
     const struct coordinator_observer *observer; /* outlives the coordinator */
     const char *state_dir;                       /* folder of titan.db; the caller holds its lock */
@@ -71,6 +94,7 @@ struct coordinator_options {
                  void *data);
     const void *settings;
     const struct webhooks_options *webhooks; /* endpoints that get events; NULL = none */
+    const struct coordinator_lead *lead;     /* outlives the coordinator; NULL = it is the only one */
 };
 
 /* Opens (creates, migrates) the store and restores its state. TITAN_EVERSION: the store is from a newer Titan;

@@ -35,6 +35,7 @@ enum {
     SAID_MS = 60000,        /* interval of one line about one kind of wrong peer */
     SAID = 8,               /* kinds that are remembered, and lines in that interval */
     FRAME_HEAD = 2,
+    LEFT_OFTEN = 3,
 };
 
 /* BETWEEN: one of the member's addresses has failed, and the next is tried when its handle is closed. */
@@ -80,8 +81,9 @@ struct transport {
     int n_accepting;
     struct {
         struct link *out, *in;
-        uint64_t id, store_id;
+        uint64_t id;
         int64_t retry_ms; /* time of the next attempt to connect */
+        int left;         /* connections in a row that it closed without a handshake */
     } peers[HA_MEMBERS_MAX];
     uv_timer_t timer;
     struct {
@@ -365,15 +367,15 @@ static void handshake_taken(struct link *l)
         link_fail(l, err.msg);
         return;
     }
+    /* The other side gets the handshake also of a member that refuses it, so that it can say what differs. */
+    if (l->accepted && !handshake_send(l)) {
+        link_fail(l, "it takes no handshake");
+        return;
+    }
     /* A member's connection for frames comes first, and libraft listens later; the peer tries again. */
     if (member >= 0 && l->purpose == HANDSHAKE_RAFT &&
         (l->accepted ? !t->accept || theirs.id != t->peers[member].id : theirs.id != l->raft_id)) {
         link_end(l);
-        return;
-    }
-    /* The other side gets the handshake also of a member that refuses it, so that it can say what differs. */
-    if (l->accepted && !handshake_send(l)) {
-        link_fail(l, "it takes no handshake");
         return;
     }
     if (member >= 0 && !l->accepted && (member != l->member || theirs.purpose != l->purpose))
@@ -385,10 +387,21 @@ static void handshake_taken(struct link *l)
     }
     if (l->purpose == HANDSHAKE_FRAMES) {
         t->peers[member].id = theirs.id;
-        t->peers[member].store_id = theirs.store_id;
     }
     l->member = member;
+    t->peers[member].left = 0;
     link_begin(l);
+}
+
+/* The peer has closed the connection. A member that ends does so, too; one that refuses this member does it each time.
+ */
+static void link_left(struct link *l)
+{
+    struct transport *t = l->transport;
+    if (l->accepted || l->state == LINK_ENDS || ++t->peers[l->member].left >= LEFT_OFTEN)
+        link_fail(l, "it left without a handshake");
+    else
+        link_end(l);
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
@@ -412,7 +425,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         if (l->state == LINK_FRAMES)
             link_end(l);
         else if (!l->tunnel) /* tunnel_ended() has the tunnel's reason */
-            link_fail(l, "it left without a handshake");
+            link_left(l);
         return;
     }
     l->n_in += (size_t)n;
@@ -427,7 +440,10 @@ static void tunnel_ended(void *data, const struct titan_error *why)
 {
     struct link *l = data;
     l->tunnel = NULL;
-    link_fail(l, why->status != TITAN_OK ? why->msg : "it left without a handshake");
+    if (why->status != TITAN_OK)
+        link_fail(l, why->msg);
+    else
+        link_left(l);
     link_part_over(l);
 }
 
@@ -720,19 +736,9 @@ struct raft_uv_transport *transport_raft(struct transport *t)
     return &t->raft;
 }
 
-void transport_set_store(struct transport *t, uint64_t store_id)
-{
-    t->own.store_id = store_id;
-}
-
 uint64_t transport_id(const struct transport *t, int member)
 {
     return t->peers[member].id;
-}
-
-uint64_t transport_store(const struct transport *t, int member)
-{
-    return t->peers[member].store_id;
 }
 
 bool transport_reached(const struct transport *t, int member)

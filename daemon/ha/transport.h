@@ -44,13 +44,10 @@ titan_status transport_open(uv_loop_t *loop, const struct transport_options *opt
 void transport_close(struct transport *t, void (*done)(void *), void *data);
 /* libraft's view; valid until transport_close(). */
 struct raft_uv_transport *transport_raft(struct transport *t);
-/* This member's store, once it has one: later handshakes name it. */
-void transport_set_store(struct transport *t, uint64_t store_id);
 /* Sends len <= TRANSPORT_FRAME_MAX bytes. A frame may be lost, as a datagram may; frames that arrive are in order. */
 void transport_send(struct transport *t, int member, const void *bytes, size_t len);
 /* The id of the member's newest handshake; 0: it has never connected. */
 uint64_t transport_id(const struct transport *t, int member);
-uint64_t transport_store(const struct transport *t, int member); /* the store_id in that handshake */
 bool transport_reached(const struct transport *t, int member);
 struct transport_counters transport_counters(const struct transport *t);
 

@@ -35,6 +35,7 @@ Priority: optional
 Installed-Size: $(du -sk --exclude=DEBIAN "$stage" | cut -f1)
 Depends: $depends
 Recommends: systemd, libcurl4
+Suggests: libraft2
 Description: elastic pre-training of large language models
  Queues, places and supervises training runs of Llama-class models on a set of
  machines, and trains them. A run loses and gains workers without stopping.

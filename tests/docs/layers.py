@@ -22,14 +22,14 @@ state
 
 daemon/auth         titan state proto/rpc
 daemon/common       titan
-daemon/ha           proto/rpc daemon/common daemon/auth
+daemon/ha           proto/rpc state daemon/common daemon/auth
 daemon/spawn        daemon/common
 daemon/agent        titan daemon/common
 daemon/agent/core      titan proto daemon/common daemon/agent
 daemon/agent/failover  daemon/common daemon/agent daemon/agent/core
 daemon/agent/inputs    proto daemon/common daemon/agent daemon/agent/core daemon/agent/failover
 daemon/agent/shell     titan proto proto/rpc daemon/common daemon/auth daemon/spawn daemon/agent
-daemon/coordinator  titan proto/rpc state daemon/auth
+daemon/coordinator  titan proto/rpc state daemon/common daemon/auth
 daemon/coordinator/records  titan proto state daemon/coordinator
 daemon/coordinator/outbox   daemon/common daemon/coordinator/records
 daemon/coordinator/cluster  daemon/common daemon/coordinator/records daemon/coordinator/outbox
@@ -38,7 +38,7 @@ daemon/coordinator/sched    daemon/coordinator/records daemon/coordinator/outbox
 daemon/coordinator/inputs   daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run daemon/coordinator/sched
 daemon/coordinator/shell    titan proto proto/rpc proto/http state daemon/common daemon/auth daemon/coordinator
 daemon/api          titan proto state daemon/common daemon/auth daemon/coordinator daemon/coordinator/shell
-daemon              titan proto proto/rpc proto/http daemon/common daemon/auth daemon/agent/shell daemon/coordinator daemon/api
+daemon              titan proto proto/rpc proto/http state daemon/common daemon/ha daemon/auth daemon/agent/shell daemon/coordinator daemon/api
 
 ctl                 titan proto proto/rpc state daemon/auth
 

@@ -33,14 +33,7 @@ KEPT = {
     "failpoint_on_call": "",
     "recipe_print_reference": "the reference of keys in docs/recipes.md",
     "titan_device_plugin": "found by name in a plug-in that was opened",
-    # Connections of several coordinators, which titand does not open yet.
-    "ha_members_add": "",
-    "transport_open": "",
-    "transport_raft": "",
-    "transport_set_store": "",
-    "transport_id": "",
-    "transport_store": "",
-    "transport_reached": "",
+    "titan_replica_plugin": "the same",
 }
 KEPT_MEMBERS = {
     "device_ops.stream_native": "a benchmark's events and a probe's kernels, on the device's own stream",

@@ -133,7 +133,7 @@ def formats():
                 assert set(s.labels) - {"le"} == set(labels), s
         absent = {"titan_gpu_out_of_use", "titan_gpu_ecc_errors_total", "titan_gpu_xid", "titan_worker_resident_bytes", "titan_worker_cpu_seconds_total",
                   "titan_worker_step", "titan_backup_timestamp_seconds", "titan_queue_oldest_timestamp_seconds", "titan_job_mfu_ratio", "titan_job_losses_in_window",
-                  "titan_job_losses_allowed", "titan_job_checkpoint_timestamp_seconds", "titan_certificate_expiry_timestamp_seconds",
+                  "titan_job_losses_allowed", "titan_replog_lag", "titan_job_checkpoint_timestamp_seconds", "titan_certificate_expiry_timestamp_seconds",
                   *(name for name in known if name.startswith("titan_webhook_"))}  # fault/test_webhooks.py
         shown = {f.name + "_total" * (f.type == "counter") for f in a.families}
         missing = {name for name in known} - shown - absent

@@ -54,7 +54,8 @@ static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct
     for (const struct batch_message *m = batch->answers; m; m = m->next)
         if (m->session != s->id || m->message->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER)
             return false;
-    for (const struct batch_message *m = batch->answers; m && s->call; m = m->next)
+    const bool answers = shell_may_answer(c);
+    for (const struct batch_message *m = batch->answers; m && s->call && answers; m = m->next)
         sessions_send(c, s, &m->message->base);
     batch_free(batch);
     shell_set_timer(c);

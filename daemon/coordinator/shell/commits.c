@@ -558,7 +558,8 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
         if (!shell_fills_metrics(c, g->job_id))
             backfill_metrics(c, g->job_id, g->after, false);
 
-    for (const struct batch_message *m = batch->answers; m; m = m->next) /* answers do not wait for the store */
+    const bool answers = shell_may_answer(c);
+    for (const struct batch_message *m = batch->answers; m && answers; m = m->next) /* they do not wait for the store */
         session_post(c, m->session, m->message);
     batch->answers = NULL;
     batch->answers_tail = &batch->answers;
@@ -593,8 +594,15 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
         done(arg, &c->stall), k->done = NULL;
 }
 
+bool shell_may_answer(const struct coordinator *c)
+{
+    return !c->options.lead || c->options.lead->may_answer(c->options.lead->data);
+}
+
 titan_status shell_accepts(const struct coordinator *c, struct titan_error *err)
 {
+    if (!shell_may_answer(c))
+        return titan_fail(err, TITAN_EUNREACHABLE, "another coordinator may lead by now");
     if (c->closing)
         return titan_fail(err, TITAN_EUNREACHABLE, "the coordinator is stopping");
     TRY(core_accepts(c->core, err));

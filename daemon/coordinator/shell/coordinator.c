@@ -28,6 +28,8 @@
 static void on_store_failure(void *data, const struct titan_error *err)
 {
     struct coordinator *c = data;
+    if (c->options.lead)
+        c->options.lead->lost(c->options.lead->data, err);
     tlog_error(&c->log, "the store cannot be trusted any more; ending, to start from what is on the disk",
                "reason=\"%s\" hint=\"%s\"", err->msg, err->hint);
     log_flush(LOG_LAST_MS);
@@ -182,7 +184,9 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     if (status == TITAN_OK)
         status = jobs_open(c->state_dir, options->jobs_dir, c->options.check_ms, c->jobs_dir, c->jobs_token, err);
     if (status == TITAN_OK)
-        status = store_open(loop, c->state_dir, &c->store, err);
+        status = options->lead
+                     ? store_open_led(loop, c->state_dir, &options->lead->log, options->lead->term, &c->store, err)
+                     : store_open(loop, c->state_dir, &c->store, err);
     if (status == TITAN_OK)
         store_on_failure(c->store, on_store_failure, c);
     if (status == TITAN_OK && (status = store_write_now(c->store, init_store, c, err)) == TITAN_OK)

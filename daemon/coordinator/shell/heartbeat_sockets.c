@@ -22,7 +22,7 @@ static void on_heartbeat(const Titan__Internal__PeerMessage *m, const char *from
         return;
     const bool counts = core_heartbeat(b->owner->core, m, shell_now(b->owner), &keys);
     shell_set_timer(b->owner); /* it may end a promise */
-    if (!counts)
+    if (!counts || !shell_may_answer(b->owner))
         return;
     Titan__Internal__HeartbeatAnswer answer = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     Titan__Internal__PeerMessage out = TITAN__INTERNAL__PEER_MESSAGE__INIT;

@@ -104,6 +104,8 @@ typedef void (*shell_done)(void *arg, const struct titan_error *err);
 /* Takes over the core's batch and leaves it empty. done may be NULL. */
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg);
 /* TITAN_OK, or why the store can take no change now. */
+/* False: this coordinator is one of several, and another may lead by now. */
+bool shell_may_answer(const struct coordinator *c);
 titan_status shell_accepts(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 
 /* --- agent_streams.c ---------------------------------------------------------------------------------------------- */

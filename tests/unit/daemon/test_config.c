@@ -146,7 +146,7 @@ static void expect_file(const char *text, const char *message, const char *hint)
     assert_int_equal(titan_status_exit(err.status), 2);
 }
 
-static void test_several_coordinators(void **state)
+static void test_ha(void **state)
 {
     (void)state;
     struct daemon_config c;
@@ -530,6 +530,58 @@ static void test_taken_port(void **state)
     assert_int_equal(access(fresh, F_OK), 0);
 }
 
+/* Runs titand coordinator with [ha] of this text; away_ms is large enough for all. */
+static titan_status parse_ha(struct daemon_config *c, const char *ha, struct titan_error *err)
+{
+    char text[1024];
+    (void)snprintf(text, sizeof(text), "%s\n[detection]\naway_ms = 4000\n[storage]\njobs_dir = \"/mnt/jobs\"\n", ha);
+    write_file(text);
+    return PARSE(c, err, "coordinator", "--insecure", "--config", file);
+}
+
+static void test_several_coordinators(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+#define THREE "members = [\"b=h2:7\", \"a=h1:7\", \"c=h3:7\"]\n"
+    assert_int_equal(parse_ha(&c, "[ha]\nname = \"a\"\n" THREE, &err), TITAN_OK);
+    assert_int_equal(c.ha.members.n, 3);
+    assert_string_equal(c.ha.members.at[1].name, "b");
+    assert_string_equal(c.ha.listen, "h1:7");
+    assert_int_equal(c.ha.election_ms, 300);
+    assert_int_equal(parse_ha(&c, "[ha]\nname = \"c\"\nlisten = \"0.0.0.0:7\"\nelection_ms = 400\n" THREE, &err),
+                     TITAN_OK);
+    assert_string_equal(c.ha.listen, "0.0.0.0:7");
+    assert_int_equal(c.ha.election_ms, 400);
+
+    const struct {
+        const char *ha, *says;
+    } wrong[] = {
+        {"[ha]\nname = \"d\"\n" THREE, "ha.name: 'd' is not in ha.members"},
+        {"[ha]\n" THREE, "[ha] needs name and members"},
+        {"[ha]\nname = \"a\"\n", "[ha] needs name and members"},
+        {"[ha]\nname = \"a\"\nmembers = [\"a=h:1\"]\n", "1 members, but a majority needs an odd number, three or more"},
+        {"[ha]\nname = \"a\"\nmembers = [\"a=h:1\", \"b=h:2\", \"c=h:3\", \"d=h:4\"]\n", "4 members, but"},
+        {"[ha]\nname = \"a\"\nmembers = [\"a=h:1\", \"a=h:2\"]\n", "the name 'a' is given twice"},
+        {"[ha]\nname = \"a\"\nmembers = [\"a=h:1\", \"b\"]\n", "'b' is not a member: write NAME=HOST:PORT"},
+        {"[ha]\nname = \"a\"\nlisten = \"h\"\n" THREE, "'h' is not an address"},
+        {"[ha]\nname = \"a\"\nelection_ms = 500\n" THREE,
+         "detection.away_ms: 4000 is less than ten times ha.election_ms, 500"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        assert_int_equal(parse_ha(&c, wrong[i].ha, &err), TITAN_EINVAL);
+        if (!strstr(err.msg, wrong[i].says))
+            fail_msg("%s, not: %s", err.msg, wrong[i].says);
+    }
+    write_file("[ha]\nname = \"a\"\nelection_ms = 50\n" THREE);
+    assert_int_equal(PARSE(&c, &err, "coordinator", "--insecure", "--config", file), TITAN_EINVAL);
+    assert_string_equal(err.msg, "[ha] needs storage.jobs_dir");
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_EINVAL);
+    assert_string_equal(err.msg, "[ha] is for coordinators");
+#undef THREE
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -549,6 +601,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_taken_port, setup, teardown),
         cmocka_unit_test_setup_teardown(test_help, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_state_dir, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ha, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static const struct expected {
      "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
      "ListCheckpoints "
      "ListNodes "
-     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Enroll",
+     "Counters Version ListCoordinators HandOver CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Enroll",
      "", ""},
     {POLICY_USER, "Submit ListNodes Counters Version Enroll", "GetJob ListJobs WatchEvents Metrics ListCheckpoints",
      "GetRecipe CancelJob RemoveJob ResizeJob CheckpointJob Logs"},
@@ -38,13 +38,14 @@ static const struct expected {
      "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
      "ListCheckpoints "
      "ListNodes "
-     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Audit Enroll",
+     "Counters Version ListCoordinators HandOver CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Audit Enroll",
      "", ""},
     {POLICY_ADMIN,
      "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
      "ListCheckpoints "
      "ListNodes "
-     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Audit Backup CreateToken ListTokens "
+     "Counters Version ListCoordinators HandOver CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Audit Backup "
+     "CreateToken ListTokens "
      "RevokeToken "
      "JoinNode ListJoins RevokeJoin RevokeCertificate Enroll",
      "", ""},
@@ -53,7 +54,7 @@ static const struct expected {
 };
 /* Calls that are on record when they succeed. */
 static const char changing[] =
-    "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode RemoveNode Backup "
+    "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode RemoveNode HandOver Backup "
     "CreateToken RevokeToken JoinNode RevokeJoin RevokeCertificate Enroll Renew";
 
 static bool names(const char *list, const char *word)
