@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Three coordinators and two agents, each a process of its own over loopback: the one that leads is killed, stopped in order, loses its disk.
+"""Three coordinators and two agents, each a process of its own over loopback: the one that leads is killed or stopped in order, disks are lost.
 Training goes on, and every acknowledged submit is there once. Needs libraft (Debian package libraft-dev)."""
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -29,8 +30,9 @@ def missing():
 class Coordinators(Cluster):
     """Coordinators a, b and c at an address of loopback that only this process uses, and agents n1, n2 that know all of them."""
 
-    def __init__(self, **more):
+    def __init__(self, single=None, **more):
         super().__init__(**more)
+        self.single = single  # the only coordinator at first, with a job
         pid = os.getpid()
         self.address = f"127.{1 + pid // 62500 % 250}.{1 + pid // 250 % 250}.{1 + pid % 250}"
         self.tcp = ",".join(f"{self.address}:{7070 + i}" for i in range(3))
@@ -57,6 +59,13 @@ class Coordinators(Cluster):
             raise
 
     def begin(self):
+        if self.single:
+            self.unix = f"unix:{self.dir}/{self.single}/titan.sock"
+            (self.dir / "titand.toml").write_text(f'[storage]\njobs_dir = "{self.dir}/jobs"\n' + CALM)
+            super().spawn(self.single, "coordinator")
+            until("the single coordinator answers", self.answers)
+            self.first = self.submit({**KEYS, "training.dataset_path": headers_text(self.dir / "text")})
+            self.stop(self.single)
         for name in NAMES:
             self.spawn(name)
         self.unix = self.tcp
@@ -152,5 +161,48 @@ def leaders_lost():
         c.cancel(job)
 
 
+def disks_lost():
+    """three coordinators begin with the store of a single one; then a disk is lost, one is an older copy, and all are killed at once"""
+    if missing():
+        return missing()
+    with Coordinators(slots={"n1": 1}, single="b") as c:
+        assert c.leads == "b", c.leads  # it has the store
+        keys = {**KEYS, "elastic.min_workers": 4, "training.dataset_path": headers_text(c.dir / "text")}
+        jobs = [c.first, c.submit(keys)]
+        lost, older = (name for name in NAMES if name != c.leads)
+        follow = lambda: c.members().count("follows") == 2  # noqa: E731
+
+        c.kill(lost)
+        shutil.rmtree(c.dir / lost)
+        jobs.append(c.submit(keys))
+        c.spawn(lost)
+        until("the one with an empty disk follows", follow)
+
+        c.stop(older)
+        shutil.copytree(c.dir / older, c.dir / "copy")
+        c.spawn(older)
+        until("it follows", follow)
+        jobs += [c.submit(keys) for _ in range(4)]
+        until("it has confirmed them", lambda: all(line.split()[-1] == "0" for line in c.ctl("admin", "members").splitlines()[1:]))
+        c.kill(older)
+        shutil.rmtree(c.dir / older)
+        shutil.move(c.dir / "copy", c.dir / older)
+        c.spawn(older)
+        until("the one with the older copy joins anew", lambda: "joins with an empty disk" in (c.dir / f"{older}.log").read_text())
+        until("it follows", follow)
+
+        for name in NAMES:
+            c.kill(name)
+        for name in NAMES:
+            c.spawn(name)
+        c.leads = until("one leads", c.leader)
+        until("the others follow", follow)
+        before = c.leads
+        c.kill(before)
+        c.leads = until("another one leads", c.leader)
+        assert c.leads != before
+        assert {str(j["id"]) for j in json.loads(c.ctl("-o", "json", "list"))["jobs"]} == set(jobs)
+
+
 if __name__ == "__main__":
-    tap(leaders_lost)
+    tap(leaders_lost, disks_lost)
