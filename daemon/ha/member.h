@@ -18,11 +18,11 @@
 #ifndef TITAN_DAEMON_HA_MEMBER_H
 #define TITAN_DAEMON_HA_MEMBER_H
 
-#include <raft.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
+#include "daemon/ha/libraft.h"
 
 struct member;
 

@@ -301,12 +301,6 @@ static const struct raft_server *server_at(const struct raft *raft, const char *
     return NULL;
 }
 
-/* The last entry that the i-th server has confirmed to this leader. */
-static uint64_t confirmed(const struct raft *raft, unsigned i)
-{
-    return raft->leader_state.progress ? raft->leader_state.progress[i].match_index : 0;
-}
-
 /* Brings the log's configuration to the list of members, one change at a time. */
 static void look_as_leader(struct replica *r)
 {
@@ -336,7 +330,7 @@ static void look_as_leader(struct replica *r)
             tlog_info(&r->log, "a member votes as soon as it has all entries", "peer=%s", r->members.at[member].name);
         }
         if (id && id == server && !r->changes)
-            r->peers[member].confirmed = MIN(confirmed(raft, i), raft->commit_index);
+            r->peers[member].confirmed = MIN(libraft_confirmed(raft, i), raft->commit_index);
     }
     for (int i = 0; i < r->members.n && !r->changes && rc == 0; i++) {
         const uint64_t id = i != r->self && transport_reached(r->transport, i) ? transport_id(r->transport, i) : 0;
@@ -377,7 +371,9 @@ static void view_take(struct replica *r)
             v.members[i].role = s->role == RAFT_VOTER     ? REPLICA_VOTER
                                 : s->role == RAFT_STANDBY ? REPLICA_STAND_BY
                                                           : REPLICA_JOINING;
-            const uint64_t has = i == r->self ? v.last : raft_state(raft) == RAFT_LEADER ? confirmed(raft, k) : v.last;
+            const uint64_t has = i == r->self                      ? v.last
+                                 : raft_state(raft) == RAFT_LEADER ? libraft_confirmed(raft, k)
+                                                                   : v.last;
             v.members[i].lag = v.last - MIN(has, v.last);
         }
     }
@@ -437,7 +433,7 @@ static uint64_t next_leader(const struct replica *r, int to)
                 continue;
             if (k == to)
                 return s->id;
-            if (confirmed(raft, i) >= raft->commit_index && r->peers[k].since_ms < since_ms) {
+            if (libraft_confirmed(raft, i) >= raft->commit_index && r->peers[k].since_ms < since_ms) {
                 best = s->id;
                 since_ms = r->peers[k].since_ms;
             }

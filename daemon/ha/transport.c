@@ -706,14 +706,9 @@ titan_status transport_open(uv_loop_t *loop, const struct transport_options *opt
                                 .store_id = options->store_id};
     memcpy(t->own.name, t->members.at[t->self].name, HA_NAME_MAX);
     log_init(&t->log, "ha", "member=%s", t->own.name);
-    t->raft = (struct raft_uv_transport){.impl = t,
-                                         .init = raft_side_init,
-                                         .listen = raft_side_listen,
-                                         .connect = raft_side_connect,
-                                         .close = raft_side_close};
-#ifdef RAFT_UV_TRACER_WRITE_SUBMIT /* libraft 0.22 */
-    t->raft.version = 1;
-#endif
+    t->raft =
+        (struct raft_uv_transport){LIBRAFT_TRANSPORT_VERSION.impl = t, .init = raft_side_init,
+                                   .listen = raft_side_listen, .connect = raft_side_connect, .close = raft_side_close};
     t->listeners = (struct rpc_listeners){.accepted = on_accepted, .data = t, .spare_fd = -1};
     titan_status status = rpc_listeners_add(&t->listeners, options->listen, options->tls != NULL, 0, NULL, err);
     if (status == TITAN_OK && options->tls)

@@ -7,10 +7,8 @@
 #ifndef TITAN_DAEMON_HA_TRANSPORT_H
 #define TITAN_DAEMON_HA_TRANSPORT_H
 
-#include <raft.h>
-#include <raft/uv.h>
-
 #include "daemon/ha/handshake.h"
+#include "daemon/ha/libraft.h"
 #include "proto/rpc/tls.h"
 
 enum { TRANSPORT_FRAME_MAX = 512 };
