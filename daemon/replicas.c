@@ -3,18 +3,21 @@
 #include "daemon/replicas.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <linux/close_range.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/slowest.h"
 #include "base/version.h"
 #include "daemon/api/methods.h"
@@ -43,6 +46,7 @@ struct replicas {
     struct titan_error why;      /* set before `over` */
     struct rpc_server *follower; /* NULL: this member leads, or the process ends */
     struct rpc_method *methods;
+    int first_socket, n_sockets; /* of the service manager */
     bool has_led, stopping, handing_over, closing, closed;
     int next; /* the member that is to lead next; -1: any */
     int handles;
@@ -80,6 +84,18 @@ static titan_status refuse(struct rpc_call *call, const struct rpc_method *metho
     return titan_fail(err, TITAN_EUNREACHABLE, "the coordinator '%s' follows, and none leads now", r->config->ha.name);
 }
 
+/* Names the service manager's sockets again: for the coordinator that opens them here, or for a new start. */
+static void sockets_name(const struct replicas *r)
+{
+    char text[16];
+    if (r->n_sockets == 0)
+        return;
+    (void)snprintf(text, sizeof(text), "%d", (int)getpid());
+    (void)setenv("LISTEN_PID", text, 1);
+    (void)snprintf(text, sizeof(text), "%d", r->n_sockets);
+    (void)setenv("LISTEN_FDS", text, 1);
+}
+
 static titan_status follower_open(struct replicas *r, uv_loop_t *loop, struct titan_error *err)
 {
     size_t n;
@@ -97,7 +113,19 @@ static titan_status follower_open(struct replicas *r, uv_loop_t *loop, struct ti
                                                .socket_mode = config_is_service() ? 0666 : 0600,
                                                .authorize = refuse};
     TRY(rpc_server_open(loop, &options, &r->follower, err));
-    TRY(rpc_server_listen(r->follower, r->config->listen[0], NULL, NULL, err));
+    bool local = false;
+    r->n_sockets = notify_sockets(&r->first_socket);
+    sockets_name(r);
+    for (int fd = r->first_socket; fd < r->first_socket + r->n_sockets; fd++) {
+        struct sockaddr a = {.sa_family = AF_UNSPEC};
+        socklen_t len = sizeof(a);
+        if (getsockname(fd, &a, &len) != 0 || a.sa_family != AF_UNIX)
+            continue;
+        TRY(rpc_server_adopt(r->follower, fd, err));
+        local = true;
+    }
+    if (!local)
+        TRY(rpc_server_listen(r->follower, r->config->listen[0], NULL, NULL, err));
     return rpc_server_start(r->follower, err);
 }
 
@@ -124,6 +152,9 @@ static void start_anew(struct replicas *r)
     if (r->why.status != TITAN_OK)
         uv_sleep(AGAIN_MS); /* it may fail again */
     (void)close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+    for (int fd = r->first_socket; fd < r->first_socket + r->n_sockets; fd++)
+        (void)fcntl(fd, F_SETFD, 0);
+    sockets_name(r);
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)execv("/proc/self/exe", arguments);

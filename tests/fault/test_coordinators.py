@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -30,8 +31,9 @@ def missing():
 class Coordinators(Cluster):
     """Coordinators a, b and c at an address of loopback that only this process uses, and agents n1, n2 that know all of them."""
 
-    def __init__(self, single=None, **more):
+    def __init__(self, single=None, held=(), **more):
         super().__init__(**more)
+        self.sockets = {name: self.held(name) for name in held}
         self.single = single  # the only coordinator at first, with a job
         pid = os.getpid()
         self.address = f"127.{1 + pid // 62500 % 250}.{1 + pid // 250 % 250}.{1 + pid % 250}"
@@ -48,8 +50,24 @@ class Coordinators(Cluster):
             return super().spawn(name, *args)
         with open(self.dir / f"{name}.log", "a") as log:
             self.processes[name] = subprocess.Popen(
-                [BIN / "titand", "coordinator", "--listen", f"{self.address}:{7070 + NAMES.index(name)}", "--insecure", "--config",
-                 self.dir / f"{name}.toml", "--state-dir", self.dir / name], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                [*self.before(name), BIN / "titand", "coordinator", "--listen", f"{self.address}:{7070 + NAMES.index(name)}", "--insecure", "--config",
+                 self.dir / f"{name}.toml", "--state-dir", self.dir / name], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                close_fds=name not in self.sockets)
+
+    def before(self, name):
+        """A service manager holds the Unix socket of some, as descriptor 3."""
+        if name not in self.sockets:
+            return []
+        fd = self.sockets[name].fileno()
+        return ["bash", "-c", f'exec 3<&{fd}; [ {fd} = 3 ] || exec {fd}<&-; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"', "bash"]
+
+    def held(self, name):
+        s = socket.socket(socket.AF_UNIX)
+        (self.dir / name).mkdir(mode=0o700)
+        s.bind(f"{self.dir}/{name}/titan.sock")
+        s.listen(64)
+        s.set_inheritable(True)
+        return s
 
     def __enter__(self):
         try:
@@ -127,7 +145,7 @@ def leaders_lost():
     """the coordinator that leads is killed, then stopped in order, under submits and a run: training goes on, each submit is there once"""
     if missing():
         return missing()
-    with Coordinators(pace_ms=20) as c:
+    with Coordinators(pace_ms=20, held=NAMES) as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}
         job = c.submit(keys)
         c.training(job, 4, 3)
