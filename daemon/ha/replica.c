@@ -43,7 +43,7 @@ enum { STATUS_BYTES = 10, STATUS_BEGUN = 1, STATUS_STORE = 2 };
 struct peer {
     bool heard; /* its status has come since it was reached */
     uint8_t flags;
-    uint64_t confirmed; /* to this leader, as in its status to the peer */
+    uint64_t confirmed; /* by this member to it, when it leads */
     uint64_t since_ms;  /* when it was reached, in the loop's time */
 };
 
@@ -149,10 +149,15 @@ static uint64_t store_of(const struct replica *r)
 
 /* --- frames ------------------------------------------------------------------------------------------------------- */
 
+/* libraft keeps what a server has confirmed to this leader while the server is away. */
 static void send_status(struct replica *r, int to)
 {
     uint8_t bytes[STATUS_BYTES] = {FRAME_STATUS};
-    const uint64_t confirmed = htole64(r->peers[to].confirmed);
+    struct raft *raft = r->started && !r->ended ? member_raft(r->member) : NULL;
+    uint64_t confirmed = 0;
+    for (unsigned i = 0; raft && raft_state(raft) == RAFT_LEADER && i < raft->configuration.n; i++)
+        if (raft->configuration.servers[i].id == transport_id(r->transport, to))
+            confirmed = htole64(MIN(libraft_confirmed(raft, i), raft->commit_index));
     bytes[1] = (uint8_t)((r->begun ? STATUS_BEGUN : 0) | (r->has_store ? STATUS_STORE : 0));
     memcpy(bytes + 2, &confirmed, sizeof(confirmed));
     transport_send(r->transport, to, bytes, sizeof(bytes));
@@ -171,6 +176,16 @@ static void on_member_send(void *data, uint64_t to, const uint8_t *bytes, size_t
 
 static void end(struct replica *r, const struct titan_error *err);
 
+/* A committed entry is never taken back, so a disk without it is an older copy, or was repaired. */
+static void check_log(struct replica *r, const struct peer *p)
+{
+    struct titan_error err = {0};
+    if (!r->started || r->ended || raft_last_index(member_raft(r->member)) >= p->confirmed)
+        return;
+    (void)titan_fail(&err, TITAN_ECONFLICT, "this member's log is older than what it has confirmed");
+    end(r, &err);
+}
+
 static void on_frame(void *data, int from, const uint8_t *bytes, size_t len)
 {
     struct replica *r = data;
@@ -178,16 +193,11 @@ static void on_frame(void *data, int from, const uint8_t *bytes, size_t len)
     if (bytes[0] == FRAME_MEMBER && r->started && !r->ended) {
         member_receive(r->member, transport_id(r->transport, from), bytes + 1, len - 1);
     } else if (bytes[0] == FRAME_STATUS && len == STATUS_BYTES) {
-        uint64_t confirmed;
-        memcpy(&confirmed, bytes + 2, sizeof(confirmed));
+        memcpy(&p->confirmed, bytes + 2, sizeof(p->confirmed));
+        p->confirmed = le64toh(p->confirmed);
         p->heard = true;
         p->flags = bytes[1];
-        /* A committed entry is never taken back, so a disk without it is an older copy, or was repaired. */
-        if (r->started && !r->ended && raft_last_index(member_raft(r->member)) < le64toh(confirmed)) {
-            struct titan_error err = {0};
-            (void)titan_fail(&err, TITAN_ECONFLICT, "this member's log is older than what it has confirmed");
-            end(r, &err);
-        }
+        check_log(r, p);
     }
 }
 
@@ -255,6 +265,8 @@ static void start(struct replica *r, bool bootstrap)
         status = member_start(r->member, &err);
     if (status != TITAN_OK)
         end(r, &err);
+    for (int i = 0; i < r->members.n; i++)
+        check_log(r, &r->peers[i]);
 }
 
 /* Before the start: may the log begin, or has it elsewhere? */
@@ -315,8 +327,7 @@ static void look_as_leader(struct replica *r)
         for (int k = 0; k < r->members.n; k++)
             if (strcmp(r->members.at[k].address, s->address) == 0)
                 member = k;
-        const uint64_t server = s->id; /* a change frees the configuration */
-        if (server == r->id)
+        if (s->id == r->id)
             continue;
         const uint64_t id =
             member >= 0 && transport_reached(r->transport, member) ? transport_id(r->transport, member) : 0;
@@ -329,8 +340,6 @@ static void look_as_leader(struct replica *r)
             r->changes = (rc = raft_assign(raft, &r->change, s->id, RAFT_VOTER, on_changed)) == 0;
             tlog_info(&r->log, "a member votes as soon as it has all entries", "peer=%s", r->members.at[member].name);
         }
-        if (id && id == server && !r->changes)
-            r->peers[member].confirmed = MIN(libraft_confirmed(raft, i), raft->commit_index);
     }
     for (int i = 0; i < r->members.n && !r->changes && rc == 0; i++) {
         const uint64_t id = i != r->self && transport_reached(r->transport, i) ? transport_id(r->transport, i) : 0;
@@ -368,7 +377,10 @@ static void view_take(struct replica *r)
             const struct raft_server *s = &raft->configuration.servers[k];
             if (strcmp(s->address, r->members.at[i].address) != 0)
                 continue;
-            v.members[i].role = s->role == RAFT_VOTER     ? REPLICA_VOTER
+            /* A member with another disk does not vote yet, though the one that it had still counts. */
+            const bool other = i != r->self && v.members[i].reached && transport_id(r->transport, i) != s->id;
+            v.members[i].role = other                     ? REPLICA_JOINING
+                                : s->role == RAFT_VOTER   ? REPLICA_VOTER
                                 : s->role == RAFT_STANDBY ? REPLICA_STAND_BY
                                                           : REPLICA_JOINING;
             const uint64_t has = i == r->self                      ? v.last

@@ -190,13 +190,20 @@ def disks_lost():
         lost, older = (name for name in NAMES if name != c.leads)
         follow = lambda: c.members().count("follows") == 2  # noqa: E731
 
+        def all_vote(times):
+            """The leader has said so that often: at the start, and after each new disk."""
+            until("every member votes", lambda: (c.dir / f"{c.leads}.log").read_text().count("every member votes") >= times)
+        missed = lambda: c.members().count("follows") == 1  # noqa: E731
+
+        all_vote(1)
         c.kill(lost)
         shutil.rmtree(c.dir / lost)
         jobs.append(c.submit(keys))
         c.spawn(lost)
-        until("the one with an empty disk follows", follow)
+        all_vote(2)
 
         c.stop(older)
+        until("it is missed", missed)
         shutil.copytree(c.dir / older, c.dir / "copy")
         c.spawn(older)
         until("it follows", follow)
@@ -207,7 +214,7 @@ def disks_lost():
         shutil.move(c.dir / "copy", c.dir / older)
         c.spawn(older)
         until("the one with the older copy joins anew", lambda: "joins with an empty disk" in (c.dir / f"{older}.log").read_text())
-        until("it follows", follow)
+        all_vote(3)
 
         for name in NAMES:
             c.kill(name)
