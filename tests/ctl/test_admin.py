@@ -412,7 +412,7 @@ checkpoint_roots = ["{home}/there", "{home}/roots"]
 
 def usage():
     assert "state-dir" in admin("restore", World.home / "one.db", code=2)
-    assert "backup, restore, verify and check" in admin("destroy", World.home / "one.db", code=2)
+    assert "backup, restore, verify, check, members and hand-over" in admin("destroy", World.home / "one.db", code=2)
 
 
 World.home = Path(tempfile.mkdtemp(prefix="titan-admin-"))

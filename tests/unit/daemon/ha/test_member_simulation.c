@@ -32,6 +32,7 @@
 #include "state/event.h"
 #include "state/schema.h"
 #include "state/store.h"
+#include "tests/support/child.h"
 #include "tests/support/disk.h"
 #include "tests/support/sets.h"
 
@@ -1371,10 +1372,8 @@ static uint64_t hunt(enum mutant m, uint64_t first, uint64_t n)
     char text[300] = "";
     assert_int_equal(pipe(ends), 0);
     (void)fflush(stdout);
-    const pid_t pid = fork();
+    const pid_t pid = child_fork();
     if (pid == 0) {
-        (void)signal(SIGSEGV, SIG_DFL); /* cmocka's handlers would go on with the tests here */
-        (void)signal(SIGABRT, SIG_DFL);
         for (uint64_t seed = first; seed < first + n; seed++) {
             result[0] = seed;
             (void)!write(ends[1], result, sizeof(result));
