@@ -81,7 +81,7 @@ struct titand {
     uint64_t iteration_ns, iteration_idle_ns; /* end of the last iteration of the loop */
     /* the thread's CPU time, read at most CPU_READ_NS before the iteration's end */
     uint64_t cpu_ns, cpu_read_ns;
-    int due_ms;         /* time from the iteration's end to the next timer; -1 = no timer */
+    int due_ms;         /* time from the iteration's end to the next timer; -1 = no timer, 0 = not known */
     uint64_t leaves_at; /* time of the first stop signal, in the loop's time */
     uint64_t started_at;
     bool serving;
@@ -266,7 +266,9 @@ static void on_iteration(uv_prepare_t *handle)
     const uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(&d->loop);
     const uint64_t waited_ms = (idle - d->iteration_idle_ns) / 1000000;
     const uint64_t busy_ms = (now - d->iteration_ns) / 1000000 - waited_ms;
-    const uint64_t late_ms = d->due_ms >= 0 && waited_ms > (uint64_t)d->due_ms ? waited_ms - (uint64_t)d->due_ms : 0;
+    /* libuv also says 0 when it has yet to tell epoll of a descriptor; then the wait may be long, and nothing is late.
+     */
+    const uint64_t late_ms = d->due_ms > 0 && waited_ms > (uint64_t)d->due_ms ? waited_ms - (uint64_t)d->due_ms : 0;
     const struct slowest slowest = slowest_take();
     if (d->iteration_ns)
         histogram_add(&d->lag,
