@@ -63,6 +63,6 @@ put 644 "$PREFIX/share/titan/grafana" deploy/grafana/*.json
 put 644 "$PREFIX/share/titan/proto/titan/v1" "$BUILD"/gen/proto/titan/v1/*.proto
 # As in the tree, so that links from one to the other hold.
 put 644 "$PREFIX/share/doc/titan" [R]EADME.md [L]ICENSE [C]HANGELOG.md [C]ONTRIBUTING.md [S]ECURITY.md
-put 644 "$PREFIX/share/doc/titan/docs" docs/*.md docs/*.svg
+put 644 "$PREFIX/share/doc/titan/docs" docs/*.md docs/*.svg docs/*.png
 put 644 "$PREFIX/share/doc/titan/docs/log" docs/log/*.md
 ln -sfn ../../titan/proto "$root$PREFIX/share/doc/titan/proto"
