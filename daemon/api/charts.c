@@ -69,7 +69,7 @@ struct reading {
     struct series *series;
     struct past *past;
     size_t rows;
-    bool beyond; /* a step behind the last one that is wanted */
+    bool beyond; /* a step behind the last wanted step */
     bool no_memory;
 };
 

@@ -49,7 +49,7 @@ struct user_limits {
     uint64_t disk_bytes; /* disk usage below jobs_dir */
 };
 
-/* One of several coordinators, as the one that leads sees it. */
+/* One of several coordinators, as the leader sees it. */
 struct coordinator_member {
     char name[HA_NAME_MAX];
     bool leads, reached, votes;

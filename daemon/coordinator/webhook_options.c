@@ -87,7 +87,7 @@ titan_status webhook_check(struct webhook_options *w, struct titan_error *err)
     return check_events(w, err);
 }
 
-/* Of the ends of workers, group "losses" wants those that count as losses: not the ends of each job's workers. */
+/* Group "losses" wants an end of a worker only if the end counts as a loss. */
 static bool is_loss(const struct event *e)
 {
     struct json *detail = NULL;

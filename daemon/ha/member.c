@@ -347,8 +347,8 @@ bool member_may_answer(const struct member *m)
     return until != 0 && now_ns(m) < until;
 }
 
-/* Before io->send: a promise holds back what could elect another leader. A message that is not sent is one that got
- * lost, which Raft allows always.
+/* Before io->send: a promise holds back what could elect another leader. Raft always
+ * allows the loss of a message.
  *
  * libraft answers a trial vote with the candidate's term instead of its own. A candidate of an old term then never
  * learns the newer one. If its log is longer than that of the other member left, nobody is ever elected. So a refusal

@@ -2,7 +2,7 @@
 /* site_hooks.h - the site's own programs that decide whether this node may work: HOOKS_DIR/node-check.d/NAME.
  *
  * All executables of the folder run one after another, in the order of their names, when the agent starts, and then
- * each period while the node has no workers. The first one that does not exit with 0 within its time is the node's
+ * each period while the node has no workers. The first hook that does not exit with 0 in its time is the node's
  * problem: "hook NAME: " and the last line that it printed. When all pass, the problem is gone. Names that begin with a
  * dot or end with '~', and files that are not executable, are left out. A missing folder has no hooks.
  *
